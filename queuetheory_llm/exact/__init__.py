@@ -1,0 +1,1 @@
+"""Exact arithmetic: rational numbers in and out, and convex hulls in the plane."""

@@ -1,0 +1,119 @@
+"""Exact numbers in and out: ``"11.28 ms"`` is ``Fraction(141, 12500)`` seconds."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from numbers import Rational
+
+import numpy as np
+
+from queuetheory_llm.errors import InvalidInput
+
+#: A number as a user writes it. Floats are read as the shortest decimal that prints them: 0.1 is 1/10.
+Number = Fraction | Decimal | int | float | str
+#: A value that is exact where the mathematics is rational and a float where it is not.
+Real = Fraction | float
+
+UNITS: dict[str, Fraction] = {"s": Fraction(1), "ms": Fraction(1, 1000), "us": Fraction(1, 10**6)}
+
+_MAGNITUDE = 30  # powers of ten either side of 1; beyond it a decimal is a slip, and exact arithmetic a trap
+_TIME = re.compile(r"\s*(?P<number>[^\sa-zA-Z]+(?:[eE][+-]?\d+)?)\s*(?P<unit>[a-zA-Zµ]*)\s*\Z")
+
+
+def to_fraction(value: Number) -> Fraction:
+    """Read a number exactly.
+
+    Parameters
+    ----------
+    value : Fraction, Decimal, int, float or str
+        Strings hold a decimal ("12.5", "1e-3") or a quotient of integers ("400/187").
+
+    Raises
+    ------
+    InvalidInput
+        If it is no number, not finite, or beyond 1e-30 .. 1e30.
+
+    Examples
+    --------
+    >>> to_fraction("400/187"), to_fraction(0.1)
+    (Fraction(400, 187), Fraction(1, 10))
+    """
+    if isinstance(value, bool) or not isinstance(value, Rational | Decimal | float | str | np.floating):
+        raise InvalidInput(f"{value!r} is not a number; write a decimal or a quotient such as 400/187")
+    if isinstance(value, Rational):
+        return Fraction(value)
+    text = value.strip() if isinstance(value, str) else str(value)
+    try:
+        if "/" in text:
+            return Fraction(text)
+        decimal = Decimal(text)
+    except (InvalidOperation, ValueError):
+        raise InvalidInput(f"{text!r} is not a number; write a decimal or a quotient such as 400/187") from None
+    except ZeroDivisionError:
+        raise InvalidInput(f"{text!r} divides by zero") from None
+    if not decimal.is_finite():
+        raise InvalidInput(f"{text} is not finite; write an ordinary number")
+    if decimal and abs(decimal.adjusted()) > _MAGNITUDE:
+        raise InvalidInput(f"{text} is outside 1e-{_MAGNITUDE} .. 1e{_MAGNITUDE}; check its unit")
+    return Fraction(decimal)
+
+
+def to_seconds(value: Number) -> Fraction:
+    """Read a duration: a string carries a unit (s, ms, us), a bare number is in seconds.
+
+    >>> to_seconds("467.5 ms")
+    Fraction(187, 400)
+    """
+    if not isinstance(value, str):
+        return to_fraction(value)
+    match = _TIME.match(value)
+    if match is None:
+        raise InvalidInput(f'{value!r} is not a duration; write a number and a unit, such as "35 ms"')
+    unit = match["unit"]
+    if unit not in UNITS:
+        what = "has no unit" if not unit else f"has the unknown unit {unit!r}"
+        raise InvalidInput(f'{value!r} {what}; write s, ms or us, such as "{match["number"]} ms"')
+    return to_fraction(match["number"]) * UNITS[unit]
+
+
+def to_count(value: Number) -> int:
+    """Read a whole number; 3, "3" and 3.0 are the same, 3.5 is an error."""
+    fraction = to_fraction(value)
+    if fraction.denominator != 1:
+        raise InvalidInput(f"{value} is not a whole number")
+    return fraction.numerator
+
+
+def exact_text(value: Real) -> str | None:
+    """The value as ``"p/q"`` (or ``"p"``), None for a float: a float has no exact text."""
+    return str(value) if isinstance(value, Rational) else None
+
+
+def common_denominator(values: list[Fraction]) -> int:
+    """Least common denominator, the scale that turns all the values into integers."""
+    return math.lcm(*(value.denominator for value in values)) if values else 1
+
+
+def duration_text(seconds: Real) -> str:
+    """A duration for a person, and for a model file where it is a finite decimal: ``"11.28 ms"``."""
+    milli = Fraction(seconds) * 1000
+    if milli.denominator == 1 or _is_decimal(milli.denominator):
+        return f"{_decimal_text(milli)} ms"
+    return f"{Fraction(seconds)} s"
+
+
+def _is_decimal(denominator: int) -> bool:
+    for prime in (2, 5):
+        while denominator % prime == 0:
+            denominator //= prime
+    return denominator == 1
+
+
+def _decimal_text(value: Fraction) -> str:
+    digits = 0
+    while (value * 10**digits).denominator != 1:
+        digits += 1
+    return f"{Decimal(int(value * 10**digits)).scaleb(-digits):f}"

@@ -1,0 +1,1 @@
+"""What a system is: frozen, validated plain data, without computing."""
