@@ -99,7 +99,7 @@ class Staircase(BatchTime):
 
     def seconds_array(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """See `BatchTime.seconds_array`."""
-        return float(self.c) + float(self.a) * -(-np.asarray(tokens) // self.b0)
+        return np.asarray(float(self.c) + float(self.a) * -(-np.asarray(tokens) // self.b0), dtype=np.float64)
 
     def corners(self, low: int, high: int) -> list[int]:
         """The first and the last end of a stair in the interval, and its right end: t is affine over stair ends."""
@@ -139,7 +139,8 @@ class Hinge(BatchTime):
 
     def seconds_array(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """See `BatchTime.seconds_array`."""
-        return float(self.c) + float(self.a) * np.maximum(0.0, np.asarray(tokens, dtype=float) - self.b0)
+        excess = np.maximum(0, np.asarray(tokens) - self.b0)
+        return np.asarray(float(self.c) + float(self.a) * excess, dtype=np.float64)
 
     def corners(self, low: int, high: int) -> list[int]:
         """The end of the flat piece and the end of the interval."""

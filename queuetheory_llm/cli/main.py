@@ -1,0 +1,74 @@
+"""Entry point of ``qt-llm``: the list of commands and the exit codes.
+
+0 answered; 1 a check that was asked for fails; 2 bad input, one ``error: `` line a fault on stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from queuetheory_llm import __version__
+from queuetheory_llm.errors import InvalidInput, QueueTheoryError
+
+#: Command -> one line of help. Each is the function of the same name in the module of the same name, imported
+#: when it runs: the start of the program pays for no numerical library.
+COMMANDS = {
+    "region": "Draw the stability region: vertices, schedulers, operating point and its margin.",
+    "capacity": "Largest stable requests/s per scheduler, and the limit that binds.",
+    "classify": "Schedulers x topologies: work-conserving? K-FCFS? throughput-optimal?",
+    "simulate": "Run one system: verdict, token drift, latencies, batch log.",
+    "fit": "Fit a batch-time law to a GPU profile and write a model file.",
+    "models": "List the packaged models and their sources.",
+}
+
+
+def build_app() -> App:
+    """The command-line application, all commands registered by import path."""
+    app = App(
+        name="qt-llm",
+        help="Is this LLM serving system stable, how far from the edge, and what moves the edge?",
+        version=__version__,
+        help_format="plaintext",
+    )
+    for name, summary in COMMANDS.items():
+        app.command(f"queuetheory_llm.cli.{name}:{name}", name=name, help=summary)
+    return app
+
+
+def answer(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; every expected failure becomes one-line errors."""
+    try:
+        result = build_app()(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        return _refuse([_one_line(str(error))])
+    except InvalidInput as error:
+        return _refuse(error.faults)
+    except QueueTheoryError as error:
+        return _refuse([_one_line(str(error))])
+    return result if isinstance(result, int) else 0
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _refuse(faults: Sequence[str]) -> int:
+    for fault in faults:
+        print(f"error: {_one_line(fault)}", file=sys.stderr)
+    return 2
+
+
+def run() -> None:
+    """Console script."""
+    try:
+        code = answer(sys.argv[1:])
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:  # the reader of our output left, as `| head` does
+        sys.stderr.close()
+        code = 141
+    sys.exit(code)
