@@ -30,4 +30,4 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *_PUBLIC])
 
 
-__all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 - the names are those of the table above
+__all__ = ["__version__", *_PUBLIC]
