@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from itertools import islice
 from typing import Protocol
 
 import attrs
@@ -183,17 +184,23 @@ class _Room:
         self.used += tokens
 
 
-def _sweep_decode(policy: Policy, view: View, room: _Room, batch: Batch) -> None:  # noqa: ARG001 - one signature
-    served = view.decoding[: min(room.tokens, room.seats)]
+def _admissible(policy: Policy, view: View, requests: Sequence[int]) -> Sequence[int]:
+    """Those of ``requests`` the rule may serve: a draining rule takes no new one while any is running."""
+    if not (policy.drains and view.running):
+        return requests
+    running = set(view.running)
+    return [request for request in requests if request in running]
+
+
+def _sweep_decode(policy: Policy, view: View, room: _Room, batch: Batch) -> None:
+    decoding = _admissible(policy, view, view.decoding)
+    served = list(islice(decoding, min(room.tokens, room.seats)))
     batch.decode.extend(served)
     room.take(len(served), len(served))
 
 
 def _sweep_prefill(policy: Policy, view: View, room: _Room, batch: Batch) -> None:
-    candidates: Iterable[int] = view.prefilling
-    if policy.drains and view.running:
-        candidates = [request for request in view.running if view.prefill_left[request]]
-    _serve(policy, candidates, view, room, batch)
+    _serve(policy, _admissible(policy, view, view.prefilling), view, room, batch)
 
 
 def _sweep_running(policy: Policy, view: View, room: _Room, batch: Batch) -> None:
