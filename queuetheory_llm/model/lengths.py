@@ -422,6 +422,11 @@ class RequestLengths(ABC):
     def longest_prompt(self) -> int | None:
         """Largest possible prompt; None when unbounded."""
 
+    @property
+    def constant_decode(self) -> Real | None:
+        """The only number of decode tokens there is; None when there are several."""
+        return None
+
     @abstractmethod
     def decode_survival(self, counts: Counts) -> Floats:
         """P(v_d >= k) for each k."""
@@ -483,6 +488,11 @@ class IndependentLengths(RequestLengths):
     def longest_prompt(self) -> int | None:
         """See `RequestLengths.longest_prompt`."""
         return self.prefill.largest
+
+    @property
+    def constant_decode(self) -> int | None:
+        """See `RequestLengths.constant_decode`."""
+        return self.decode.constant if self._empty == 0 else None
 
     def decode_survival(self, counts: Counts) -> Floats:
         """See `RequestLengths.decode_survival`."""
@@ -575,6 +585,12 @@ class ObservedLengths(RequestLengths):
     def longest_prompt(self) -> int:
         """See `RequestLengths.longest_prompt`."""
         return int(self.prefill.max())
+
+    @property
+    def constant_decode(self) -> int | None:
+        """See `RequestLengths.constant_decode`."""
+        first = int(self.decode[0])
+        return first if bool((self.decode == first).all()) else None
 
     @cached_property
     def _sorted_decode(self) -> Counts:

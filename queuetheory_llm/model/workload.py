@@ -129,6 +129,12 @@ class Workload(RequestLengths):
         known = [value for value in longest if value is not None]
         return max(known) if len(known) == len(longest) else None
 
+    @property
+    def constant_decode(self) -> Real | None:
+        """See `RequestLengths.constant_decode`."""
+        lengths = {each.lengths.constant_decode for each in self.classes}
+        return lengths.pop() if len(lengths) == 1 else None
+
     def decode_survival(self, counts: Counts) -> Floats:
         """See `RequestLengths.decode_survival`."""
         parts = [each.lengths.decode_survival(counts) for each in self.classes]

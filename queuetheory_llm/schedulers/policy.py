@@ -87,11 +87,14 @@ class View:
 
 
 class Scheduler(Protocol):
-    """Any rule: a `Policy`, or an object of the user's own."""
+    """Any rule: a `Policy`, or a hashable object of the user's own. It has no memory between batches."""
 
     @property
     def name(self) -> str:
         """How reports call the rule."""
+
+    def __hash__(self) -> int:
+        """Rules are values: analyses remember what they found of them."""
 
     def form(self, view: View) -> Batch:
         """The batch to run now; empty only when the rule has nothing it may serve."""

@@ -1,0 +1,100 @@
+"""Several engines behind a dispatcher.
+
+*random*: each request goes to engine i with probability p_i, so engine i alone must carry p_i of the rate.
+*token-queue*: each request joins the engine with the fewest tokens queued; backlogs then stay level, and the engines
+carry the sum of what each can (Dai et al. 2025, section 5.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import attrs
+
+from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.exact.numbers import Real
+from queuetheory_llm.model.arrivals import DeterministicArrivals
+from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.model.workload import Workload
+from queuetheory_llm.schedulers.policy import Policy
+from queuetheory_llm.stability.thresholds import Threshold, threshold
+
+DISPATCH_RULES = ("random", "token-queue")
+
+
+def parallel_threshold(
+    engines: Sequence[Engine],
+    policy: Policy,
+    workload: Workload,
+    dispatch: str,
+    *,
+    split: Sequence[Fraction] | None = None,
+) -> Threshold:
+    """Largest stable rate of all requests together.
+
+    Parameters
+    ----------
+    engines : sequence of Engine
+        At least one; they may differ.
+    policy : Policy
+        The scheduler of every engine.
+    workload : Workload
+    dispatch : {"random", "token-queue"}
+    split : sequence of Fraction, optional
+        Probabilities of the random split; uniform when absent.
+
+    Raises
+    ------
+    InvalidInput
+        Unknown dispatch rule, or a split that does not fit the engines.
+    """
+    if dispatch not in DISPATCH_RULES:
+        raise InvalidInput(f"--dispatch: {dispatch!r} is not a dispatch rule; known: {', '.join(DISPATCH_RULES)}")
+    if split is not None and dispatch != "random":
+        raise InvalidInput("--split: only the random dispatch has a split; drop it or use --dispatch random")
+    if len(engines) == 1:
+        return threshold(engines[0], policy, workload)
+    if dispatch == "random":
+        shares = _shares(len(engines), split)
+        return _random_split([threshold(engine, policy, workload) for engine in engines], shares)
+    # What arrives at an engine now depends on the queues: only thresholds that hold for every process may be used,
+    # which are those of a process that is not Poisson.
+    dependent = workload.with_arrivals(DeterministicArrivals(interval=1))
+    return _pooled([threshold(engine, policy, dependent) for engine in engines])
+
+
+def _shares(count: int, split: Sequence[Fraction] | None) -> tuple[Fraction, ...]:
+    if split is None:
+        return (Fraction(1, count),) * count
+    if len(split) != count:
+        raise InvalidInput(f"--split: {len(split)} shares for {count} engines; give one each")
+    if min(split) < 0 or sum(split) != 1:
+        raise InvalidInput(f"--split: shares must be at least 0 and sum to 1, not {float(sum(split)):g}")
+    return tuple(split)
+
+
+def _random_split(parts: Sequence[Threshold], shares: Sequence[Fraction]) -> Threshold:
+    used = [(part, share) for part, share in zip(parts, shares, strict=True) if share]
+    low = min(part.low / share for part, share in used)
+    tightest, share = min(used, key=lambda pair: pair[0].high / pair[1])
+    engine = parts.index(tightest) + 1
+    return attrs.evolve(
+        tightest,
+        low=low,
+        high=tightest.high / share,
+        method=f"random split over {len(parts)} engines, each stable on its own share; {tightest.method}",
+        binding=tightest.binding if len(set(parts)) == 1 else f"{tightest.binding} of engine {engine}",
+    )
+
+
+def _pooled(parts: Sequence[Threshold]) -> Threshold:
+    low: Real = sum((part.low for part in parts), Fraction(0))
+    high: Real = sum((part.high for part in parts), Fraction(0))
+    return attrs.evolve(
+        parts[0],
+        low=low,
+        high=high,
+        method=f"shortest token queue over {len(parts)} engines: the sum of their capacities; {parts[0].method}",
+        binding=" and ".join(dict.fromkeys(part.binding for part in parts)),
+    )

@@ -1,0 +1,307 @@
+"""The largest stable request rate of a scheduler on one engine.
+
+Work-conserving K-FCFS rules have it in closed form, F/(m_p + m_d) (Dai et al. 2025, Theorem 2). Rules that are not
+work-conserving depend on whole laws; for constant prompts two kinds are solved here:
+
+* rules that drain their decodes before new prompts (FasterTransformer, static batching) run in rounds, see `rounds`;
+* rules that run prompts first and unmixed (vanilla vLLM, SGLang) serve decodes between busy periods of prefill,
+  see `prefill_first`.
+
+Everything else gets two bounds: a rate proved stable and one proved unstable under every rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import attrs
+
+from queuetheory_llm.errors import InfeasibleRequest
+from queuetheory_llm.exact.numbers import Number, Real, exact_text, to_fraction
+from queuetheory_llm.model.arrivals import PoissonArrivals
+from queuetheory_llm.model.batch_time import Hinge, Staircase
+from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.model.lengths import RequestLengths
+from queuetheory_llm.model.workload import Workload
+from queuetheory_llm.schedulers.policy import Pass, Policy
+from queuetheory_llm.stability.capacity import full_batch_rate
+from queuetheory_llm.stability.classify import properties
+from queuetheory_llm.stability.prefill_first import prefill_first_rate
+from queuetheory_llm.stability.rounds import round_rate, saturated_prefill_rate
+from queuetheory_llm.stability.workload_region import RateBound, workload_bound
+from queuetheory_llm.verdict import Basis, Judgement, Verdict, judge_load
+
+THEOREM_2 = "Theorem 2 of arXiv 2504.07347"
+
+
+@attrs.frozen(kw_only=True)
+class Threshold:
+    """Requests/s up to which a scheduler is stable.
+
+    Attributes
+    ----------
+    scheduler : str
+    low : Fraction or float
+        Stable below it.
+    high : Fraction or float
+        Unstable above it; equal to ``low`` where the threshold is known.
+    method : str
+        Where the numbers come from.
+    binding : str
+        The limit that binds: "b_max", "k_max", "b_max and k_max" or "batch time".
+    notes : tuple of str
+    """
+
+    scheduler: str
+    low: Real
+    high: Real
+    method: str
+    binding: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Whether the threshold is one number."""
+        return self.low == self.high
+
+    @property
+    def requests_per_s(self) -> Real:
+        """The largest rate proved stable (its supremum)."""
+        return self.low
+
+    def judge(self, rate: Number) -> Judgement:
+        """Verdict at a rate in requests/s; the load is relative to ``low`` where only bounds are known and it holds."""
+        asked = to_fraction(rate)
+        if asked <= 0:
+            return Judgement(verdict=Verdict.STABLE, basis=Basis.THEOREM, reason="nothing arrives", load=Fraction(0))
+        if self.exact:
+            load = asked / self.low
+            return Judgement(
+                verdict=judge_load(load),
+                basis=Basis.THEOREM,
+                reason=f"{float(asked):.6g} of at most {float(self.low):.6g} requests/s: {self.method}",
+                load=load,
+            )
+        if asked < self.low:
+            reason = f"below {float(self.low):.6g} requests/s, proved stable: {self.method}"
+            return Judgement(verdict=Verdict.STABLE, basis=Basis.THEOREM, reason=reason, load=asked / self.low)
+        if asked > self.high:
+            reason = f"above {float(self.high):.6g} requests/s, which no rule carries"
+            return Judgement(verdict=Verdict.UNSTABLE, basis=Basis.THEOREM, reason=reason, load=asked / self.high)
+        reason = (
+            f"between {float(self.low):.6g} requests/s, proved stable, and {float(self.high):.6g}, "
+            f"the most any rule carries: {self.method}"
+        )
+        return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason=reason)
+
+    def to_dict(self) -> dict[str, Any]:
+        """One entry of ``capacity --json``."""
+        return {
+            "scheduler": self.scheduler,
+            "requests_per_s": float(self.requests_per_s),
+            "exact": exact_text(self.requests_per_s) if self.exact else None,
+            "method": self.method,
+            "binding": self.binding,
+            "low": float(self.low),
+            "high": float(self.high),
+            "notes": list(self.notes),
+        }
+
+
+def require_feasible(policy: Policy, engine: Engine, lengths: RequestLengths, *, where: str = "workload") -> None:
+    """Refuse prompts that a rule which does not split them can never run.
+
+    Raises
+    ------
+    InfeasibleRequest
+        If a prompt can exceed the budget of the rule.
+    """
+    limit = policy.longest_prompt(engine.b_max)
+    longest = lengths.longest_prompt
+    if limit is None or (longest is not None and longest <= limit):
+        return
+    what = "prompts of unbounded length" if longest is None else f"a prompt of {longest} tokens"
+    raise InfeasibleRequest(
+        f"{where}: {what} can never run under {policy.name}, which takes prompts whole within {limit} tokens; "
+        f"raise b_max or use {policy.name}+chunk"
+    )
+
+
+def threshold(engine: Engine, policy: Policy, workload: Workload) -> Threshold:
+    """Largest stable rate of ``policy`` for the lengths (and kind of arrivals) of ``workload``.
+
+    Returns
+    -------
+    Threshold
+        Exact for every work-conserving K-FCFS rule without a binding k_max, for FasterTransformer and static
+        batching with constant prompts, and for vanilla vLLM and SGLang with constant prompts and Poisson arrivals;
+        two bounds otherwise.
+
+    Raises
+    ------
+    InfeasibleRequest
+        If the rule can never run some prompt.
+
+    Examples
+    --------
+    >>> from queuetheory_llm.schedulers.sarathi import SARATHI
+    >>> law = Staircase(c="11.28 ms", a="35.47 ms", b0=128)
+    >>> found = threshold(Engine(batch_time=law, b_max=512), SARATHI, Workload.of(prefill=129, decode=112))
+    >>> found.low, round(float(found.low), 3)
+    (Fraction(12800000, 922789), 13.871)
+    """
+    require_feasible(policy, engine, workload)
+    # A rule with a target of its own is the plain rule on an engine with that budget.
+    inner = attrs.evolve(engine, b_max=policy.budget(engine.b_max))
+    plain = attrs.evolve(policy, name=policy.name.partition("+")[0], target=None)
+    for solve in (_closed_form, _decode_only, _prefill_only, _rounds, _prefill_first):
+        found = solve(inner, plain, workload)
+        if found is not None:
+            return attrs.evolve(found, scheduler=policy.name)
+    return attrs.evolve(_bounds(engine, inner, plain, workload), scheduler=policy.name)
+
+
+def _sharp(rate: Real, method: str, binding: str, *notes: str) -> Threshold:
+    return Threshold(scheduler="", low=rate, high=rate, method=method, binding=binding, notes=notes)
+
+
+def _closed_form(engine: Engine, policy: Policy, workload: Workload) -> Threshold | None:
+    """F/(m_p + m_d) for a rule that fills its batches, when k_max does not keep it from filling."""
+    found = properties(policy)
+    if not (found.fills and found.overtaken is not None and engine.slots == engine.b_max):
+        return None
+    method = THEOREM_2 if found.work_conserving else found.reason
+    return _sharp(full_batch_rate(engine) / workload.mean_tokens, method, "b_max")
+
+
+def _decode_only(engine: Engine, policy: Policy, workload: Workload) -> Threshold | None:
+    """Without prompts every rule but a draining one serves min(b_max, k_max) tokens a batch in overload."""
+    if workload.prefill_probability != 0 or _drains(policy):
+        return None
+    full = attrs.evolve(engine, b_max=engine.slots)
+    binding = "b_max" if engine.slots == engine.b_max else "k_max"
+    return _sharp(full_batch_rate(full) / workload.mean_decode, "only decodes: full batches of one token each", binding)
+
+
+def _prefill_only(engine: Engine, policy: Policy, workload: Workload) -> Threshold | None:
+    """Constant prompts without decodes: batches in overload repeat a cycle."""
+    if workload.constant_prompt is None or workload.mean_decode != 0 or policy.threshold is not None:
+        return None
+    rate, full = saturated_prefill_rate(engine, workload.constant_prompt, chunks=policy.chunks)
+    return _sharp(rate, "only prompts: the cycle of batches in overload", full)
+
+
+def _drains(policy: Policy) -> bool:
+    """Unmixed, and no new request is served while one that has started is unfinished."""
+    return not policy.mixed and policy.passes == (Pass.RUNNING, Pass.WAITING)
+
+
+def _rounds(engine: Engine, policy: Policy, workload: Workload) -> Threshold | None:
+    """FasterTransformer and static batching with constant prompts: see `rounds`."""
+    decode_first = not policy.mixed and policy.passes == (Pass.DECODE, Pass.PREFILL)
+    whole = not policy.chunks or decode_first
+    if not (decode_first or _drains(policy)) or not whole or policy.threshold is not None:
+        return None
+    prompt = workload.constant_prompt
+    if prompt is None or (decode_first and prompt == 0):
+        return None
+    rate = round_rate(engine, prompt, workload, chunks=policy.chunks)
+    return _sharp(
+        rate, "saturated rounds: prompts, then decodes to the end (constant prompts)", _round_limit(engine, prompt)
+    )
+
+
+def _round_limit(engine: Engine, prompt: int) -> str:
+    return "k_max" if engine.k_max is not None and engine.k_max * prompt < engine.b_max else "b_max"
+
+
+def _prefill_first(engine: Engine, policy: Policy, workload: Workload) -> Threshold | None:
+    """Vanilla vLLM and SGLang with constant prompts and Poisson arrivals: see `prefill_first`."""
+    unmixed = not policy.mixed and policy.passes == (Pass.PREFILL, Pass.DECODE) and policy.threshold is None
+    poisson = workload.arrivals is None or isinstance(workload.arrivals, PoissonArrivals)
+    prompt = workload.constant_prompt
+    if not (unmixed and poisson and prompt):
+        return None
+    rate = prefill_first_rate(engine, prompt, float(workload.mean_decode), chunks=policy.chunks)
+    return _sharp(
+        rate,
+        "decodes served between prefill busy periods (constant prompts, Poisson arrivals)",
+        "b_max" if engine.slots == engine.b_max else "k_max",
+    )
+
+
+def _bounds(engine: Engine, inner: Engine, policy: Policy, workload: Workload) -> Threshold:
+    """A proved stable rate and the bound of every rule."""
+    upper: RateBound = workload_bound(engine, workload)
+    low, why = max(_stable_rates(inner, policy, workload), default=(Fraction(0), "no stable rate is proved"))
+    return Threshold(
+        scheduler="",
+        low=low,
+        high=upper.requests_per_s,
+        method=f"bounds: {why}; {upper.method}",
+        binding=upper.binding,
+    )
+
+
+def _stable_rates(engine: Engine, policy: Policy, workload: Workload) -> Iterator[tuple[Real, str]]:
+    """Rates proved stable, each with its ground."""
+    for ground in _GROUNDS:
+        found = ground(engine, policy, workload)
+        if found is not None:
+            yield found
+
+
+def _crowded(engine: Engine, policy: Policy, workload: Workload) -> tuple[Real, str] | None:
+    """Least tokens per second of a batch once k_max requests are present.
+
+    A rule that fills serves a token of every request in the batch, so such a batch has at least
+    min(b_max, k_max) tokens; a rule that fills but for a prompt that does not fit leaves less than one prompt unused.
+    Below min of b/t(b) over those b the token backlog has negative drift whenever k_max requests are present.
+    """
+    found = properties(policy)
+    if found.overtaken is None:
+        return None
+    if found.fills:
+        least = engine.slots
+    elif policy.mixed and not policy.chunks and policy.threshold is None and workload.longest_prompt is not None:
+        least = min(engine.slots, engine.b_max - workload.longest_prompt + 1)
+    else:
+        return None
+    rate = _least_rate(engine, least)
+    return (
+        rate / workload.mean_tokens,
+        f"every batch has at least {least} tokens once {engine.slots} requests are present",
+    )
+
+
+def _least_rate(engine: Engine, least: int) -> Fraction:
+    """min of b/t(b) over least <= b <= b_max: attained where t has just stepped up."""
+    law = engine.batch_time
+    if isinstance(law, Staircase):
+        steps = range(-(-least // law.b0) * law.b0 + 1, engine.b_max + 1, law.b0)
+        candidates = [least, *(steps[:1]), *(steps[-1:])]
+    elif isinstance(law, Hinge):
+        candidates = [least, engine.b_max]
+    else:
+        candidates = list(range(least, engine.b_max + 1))
+    rates: list[Fraction] = [b / law.seconds(b) for b in candidates]
+    return min(rates)
+
+
+def _one_by_one(engine: Engine, policy: Policy, workload: Workload) -> tuple[Real, str] | None:
+    """Whole prompts first: at worst each prompt costs a batch of its own, and decodes get the rest of the time.
+
+    Needs t(x) <= sum of t over the prompts of a batch, which the staircase and the hinge satisfy.
+    """
+    whole_first = policy.passes == (Pass.PREFILL, Pass.DECODE) and not policy.mixed and not policy.chunks
+    if not whole_first or workload.longest_prompt is None or not isinstance(engine.batch_time, Staircase | Hinge):
+        return None
+    prefill = workload.prefill_probability * engine.batch_time.seconds(max(1, workload.longest_prompt))
+    full = attrs.evolve(engine, b_max=engine.slots)
+    decode = workload.mean_decode / full_batch_rate(full)
+    return 1 / (prefill + decode), "a batch for each prompt, full decode batches between"
+
+
+_GROUNDS: tuple[Callable[[Engine, Policy, Workload], tuple[Real, str] | None], ...] = (_crowded, _one_by_one)
