@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
-from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.errors import InvalidInput, InvalidModel
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -34,11 +34,11 @@ def path(name: str) -> Path:
 
     Raises
     ------
-    InvalidInput
+    InvalidModel
         If there is none of that name; the nearest names are offered.
     """
     if name not in names():
-        raise InvalidInput(f"{name}: no such file or packaged model; {suggestion(name)}")
+        raise InvalidModel(f"{name}: no such file or packaged model; {suggestion(name)}")
     return folder() / f"{name}.toml"
 
 
