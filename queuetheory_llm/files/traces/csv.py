@@ -48,6 +48,8 @@ class CsvFormat(RowFormat):
 
     def times(self, column: Column) -> tuple[list[int], int]:
         """(mantissas, digits) of a column of plain decimals; ValueError when it holds anything else."""
+        if b"" in column or b"." in column:
+            raise _Irregular  # padded with zeros, they would pass for 0
         split = [text.partition(b".") for text in column]
         digits = max(len(tail) for _, _, tail in split)
         if digits > MOST_DIGITS:

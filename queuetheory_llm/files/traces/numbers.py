@@ -59,7 +59,7 @@ def read_seconds(value: object, name: str) -> Time:
     """A decimal number of seconds, at least 0."""
     number = read_number(value, name)
     if number < 0:
-        raise InvalidInput(f"{name}: {_short(value)} s is negative; times start at 0")
+        raise InvalidInput(f"{name}: {_short(value)} is negative; times start at 0")
     exponent = Decimal(str(value).strip()).as_tuple().exponent
     digits = max(0, -int(exponent))
     if digits > MOST_DIGITS:
