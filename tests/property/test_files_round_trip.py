@@ -5,7 +5,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import attrs
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from queuetheory_llm.files.model_file import load_model
@@ -55,6 +55,8 @@ arrivals = st.one_of(
 workloads = st.none() | st.builds(Workload.of, prefill=lengths, decode=lengths, arrivals=arrivals)
 
 
+@settings(deadline=None)
+@example(Staircase(c=0, a=Fraction(2**60 + 1, 2**60), b0=1), None, None, {})  # a decimal of more than 28 digits
 @given(laws, st.none() | counts, workloads, st.dictionaries(text, text, max_size=3))
 def test_round_trip(law, k_max, workload, source):
     engine = Engine(batch_time=law, b_max=law.longest or 4096, k_max=k_max)

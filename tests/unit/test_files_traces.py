@@ -11,7 +11,10 @@ from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.files.traces.reader import FORMATS, read_trace
 from queuetheory_llm.model.lengths import IndependentLengths
 
-AZURE = b"TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.6805900,374,44\r\n2023-11-16 18:15:50.9951690,396,109"
+AZURE = (
+    b"TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+    b"2023-11-16 18:15:46.6805900,374,44\r\n2023-11-16 18:15:50.9951690,396,109"
+)
 VIDUR = b"arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n4.314579,396,109\n"
 LENGTHS = b"num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.85\n2015,156,2171,12.9\n"
 MOONCAKE = (
@@ -24,8 +27,8 @@ BURSTGPT = (
     b"5,ChatGPT,472,18,490,Conversation log\n45.5,GPT-4,1087,0,1087,API log\n"
 )
 VLLM = (
-    b'{"request_id": "b-0", "input_toks": 2358, "output_toks": 531, "arrival_time": 1787267980.0827403, "queued_ts": 27}\n'
-    b'{"request_id": "b-1", "input_toks": 1034, "output_toks": 769, "arrival_time": 1787267980.3478317, "queued_ts": 28}\n'
+    b'{"input_toks": 2358, "output_toks": 531, "arrival_time": 1787267980.0827403, "queued_ts": 27}\n'
+    b'{"input_toks": 1034, "output_toks": 769, "arrival_time": 1787267980.3478317, "queued_ts": 28}\n'
 )
 TRACELAB = (
     b'{"newly_append_tokens": 5055, "output_tokens": 931, "prefix_tokens": 9, "input_tokens_total": 5064, '
@@ -173,9 +176,9 @@ def test_first_token_conventions(read):
     assert any("does not apply" in note for note in plain.notes)
 
 
-def test_an_unknown_convention(fault):
-    with pytest.raises(InvalidInput, match="--first-token"):
-        fault(PLAIN, first_token="papr")
+def test_an_unknown_convention(read):
+    with pytest.raises(InvalidInput, match="--first-token: 'papr' is not one of paper and engine"):
+        read(PLAIN, first_token="papr")
 
 
 def test_columns_in_another_order_and_among_others(read):
@@ -287,6 +290,7 @@ CSV_BAD = [
     ("-1,10,5", ""),
     (",10,5", ""),
     ("soon,10,5", ""),
+    (".,10,5", ""),
     ("1e99,10,5", ""),
 ]
 
@@ -349,7 +353,7 @@ def test_bad_rows_of_jsonl_name_their_line(fault, name, row, what):
         ("Mooncake", "6758", "null", "input_length: is null"),
         ("Mooncake", "6758", "[1]", "input_length: [1] is not a number"),
         ("Mooncake", '"timestamp": 0', '"timestamp": 0.5', "timestamp: 0.5 is not a whole number of milliseconds"),
-        ("Mooncake", '"timestamp": 0', '"timestamp": -5', "timestamp: -5 s is negative"),
+        ("Mooncake", '"timestamp": 0', '"timestamp": -5', "timestamp: -5 is negative"),
         ("vLLM bench", "2358", "1e400", "input_toks: "),
         ("vLLM bench", "1787267980.0827403", '"now"', "arrival_time: 'now' is not a finite number"),
         ("TraceLab", "5055", '"x"', "newly_append_tokens: 'x' is not a finite number"),
@@ -470,7 +474,7 @@ def test_bad_servegen_windows(servegen, windows, what):
     ],
 )
 def test_bad_servegen_datasets(servegen, dataset):
-    with pytest.raises(InvalidInput, match="dataset chunk-3-dataset.json") as error:
+    with pytest.raises(InvalidInput, match=r"dataset chunk-3-dataset\.json") as error:
         read_trace(servegen(dataset=dataset))
     assert len(error.value.faults) == 1
 
@@ -484,7 +488,7 @@ def test_servegen_gaps_are_said(servegen):
 
 
 def test_memory_stays_near_24_bytes_a_row(tmp_path):
-    n = 300_000
+    n = 150_000
     rng = np.random.default_rng(7)
     prefill, decode = rng.integers(1, 4000, n), rng.integers(0, 900, n)
     ticks = np.cumsum(rng.integers(0, 10**6, n))
