@@ -14,7 +14,7 @@ from queuetheory_llm.files.traces.lines import Block
 from queuetheory_llm.files.traces.numbers import MOST_DIGITS, MOST_TOKENS, Time, read_count, read_seconds
 from queuetheory_llm.model.lengths import Counts
 
-Column = tuple[bytes, ...]
+Column = Sequence[bytes]
 
 
 class _Irregular(ValueError):
@@ -50,11 +50,12 @@ class CsvFormat(RowFormat):
         """(mantissas, digits) of a column of plain decimals; ValueError when it holds anything else."""
         if b"" in column or b"." in column:
             raise _Irregular  # padded with zeros, they would pass for 0
-        split = [text.partition(b".") for text in column]
-        digits = max(len(tail) for _, _, tail in split)
+        places = [len(text) - 1 - text.find(b".") if b"." in text else 0 for text in column]
+        digits = max(places)
         if digits > MOST_DIGITS:
             raise _Irregular
-        padded = [head + tail.ljust(digits, b"0") for head, _, tail in split]
+        zeros = [b"0" * missing for missing in range(digits, -1, -1)]
+        padded = [text.replace(b".", b"", 1) + zeros[own] for text, own in zip(column, places, strict=True)]
         return plain_integers(padded), digits
 
     def time(self, text: str) -> Time:
@@ -83,13 +84,13 @@ class _CsvParser:
             return self._by_rows(block)
 
     def _by_columns(self, block: Block) -> Rows:
-        rows = [line.split(b",") for line in block.lines]
-        columns = list(zip(*rows, strict=True))
-        if len(columns) != self.width:
+        if any(line.count(b",") != self.width - 1 for line in block.lines):
             raise _Irregular
+        flat = b",".join(block.lines).split(b",")  # one list: a list a row costs a third of the time, in the collector
+        columns = [flat[index :: self.width] for index in range(self.width)]
         times, digits = (None, 0) if self.arrival is None else self.form.times(columns[self.arrival])
         return Rows(
-            lines=range(block.first, block.first + len(rows)),
+            lines=range(block.first, block.first + len(block.lines)),
             prefill=_plain_counts(columns[self.prefill]),
             tokens=_plain_counts(columns[self.tokens]),
             times=times,
