@@ -17,6 +17,8 @@ _PUBLIC = {
     "Table": "queuetheory_llm.model.batch_time",
     "Workload": "queuetheory_llm.model.workload",
     "RequestClass": "queuetheory_llm.model.workload",
+    "load_model": "queuetheory_llm.files.model_file",
+    "read_trace": "queuetheory_llm.files.traces.reader",
 }
 
 

@@ -116,4 +116,4 @@ def _decimal_text(value: Fraction) -> str:
     digits = 0
     while (value * 10**digits).denominator != 1:
         digits += 1
-    return f"{Decimal(int(value * 10**digits)).scaleb(-digits):f}"
+    return f"{Decimal(f'{int(value * 10**digits)}e-{digits}'):f}"  # from text: arithmetic would round to 28 digits

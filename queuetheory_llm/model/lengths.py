@@ -534,6 +534,8 @@ class IndependentLengths(RequestLengths):
 
 
 def _readonly(values: Sequence[int] | Counts) -> Counts:
+    if isinstance(values, np.ndarray) and values.dtype == np.int64 and not values.flags.writeable:
+        return values  # nobody can change it: a trace of 10^8 rows is held once
     array = np.array(values, dtype=np.int64)
     array.setflags(write=False)
     return array

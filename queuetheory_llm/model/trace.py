@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import ClassVar
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
 from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.model.lengths import ObservedLengths
+from queuetheory_llm.exact.numbers import to_fraction
+from queuetheory_llm.model.arrivals import Arrivals
+from queuetheory_llm.model.lengths import ObservedLengths, RequestLengths
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -18,10 +21,11 @@ class Trace:
 
     Attributes
     ----------
-    lengths : ObservedLengths
-        (prefill, decode) tokens of each request, arrays of shape (n,).
+    lengths : RequestLengths
+        ObservedLengths, the (prefill, decode) tokens of each of n requests, where the file has one row a request;
+        another law where it describes lengths by their distribution.
     arrivals : int64 array of shape (n,) or None
-        Non-decreasing times in ticks; None for a file of lengths without times.
+        Non-decreasing times in ticks; None for a file without arrival times.
     tick : Fraction
         Seconds per tick.
     source : str
@@ -36,7 +40,7 @@ class Trace:
         Requests per second where the format states rates instead of arrivals.
     """
 
-    lengths: ObservedLengths
+    lengths: RequestLengths
     arrivals: NDArray[np.int64] | None
     tick: Fraction
     source: str
@@ -46,7 +50,12 @@ class Trace:
     rate_given: Fraction | None = None
 
     def __len__(self) -> int:
-        return int(self.lengths.prefill.size)
+        """Number of recorded requests; 0 where the format has rates and laws instead."""
+        return int(self.lengths.prefill.size) if isinstance(self.lengths, ObservedLengths) else 0
+
+    def __bool__(self) -> bool:
+        """True: a file of rates and laws has no rows, and is a trace all the same."""
+        return True
 
     @property
     def rate(self) -> Fraction | None:
@@ -54,6 +63,21 @@ class Trace:
         if self.arrivals is None or len(self) < 2 or self.arrivals[-1] == self.arrivals[0]:
             return self.rate_given
         return Fraction(len(self) - 1, int(self.arrivals[-1]) - int(self.arrivals[0])) / self.tick
+
+    def require_rows(self) -> ObservedLengths:
+        """The lengths request by request, for a command that replays the trace.
+
+        Raises
+        ------
+        InvalidInput
+            If the file describes lengths by a law.
+        """
+        if not isinstance(self.lengths, ObservedLengths):
+            raise InvalidInput(
+                f"{self.source}: the {self.format} format has no requests of its own, only rates and length laws; "
+                "use it for capacities and regions instead of replaying it"
+            )
+        return self.lengths
 
     def require_arrivals(self) -> NDArray[np.int64]:
         """The arrival ticks, for a command that replays the trace.
@@ -65,7 +89,40 @@ class Trace:
         """
         if self.arrivals is None:
             raise InvalidInput(
-                f"{self.source}: header: the {self.format} format has no arrival times; "
+                f"{self.source}: the {self.format} format has no arrival times; "
                 "use it with a model file's rate instead of replaying it"
             )
         return self.arrivals
+
+
+@attrs.frozen(kw_only=True)
+class TraceArrivals(Arrivals):
+    """The recorded arrivals of a trace, replayed.
+
+    Parameters
+    ----------
+    trace : Trace
+        One that has a rate.
+    """
+
+    kind: ClassVar[str] = "trace"
+    trace: Trace
+
+    def __attrs_post_init__(self) -> None:
+        """A process has a rate."""
+        _ = self.rate
+
+    @property
+    def rate(self) -> Fraction:
+        """See `Arrivals.rate`."""
+        rate = self.trace.rate
+        if rate is None:
+            raise InvalidInput(f"{self.trace.source}: has no arrival rate; give a model's rate instead")
+        return rate
+
+    def with_rate(self, rate: Fraction) -> TraceArrivals:
+        """The same trace, its clock stretched so that the rate is ``rate``."""
+        wanted = to_fraction(rate)
+        stated = None if self.trace.rate_given is None else wanted
+        stretched = attrs.evolve(self.trace, tick=self.trace.tick * self.rate / wanted, rate_given=stated)
+        return TraceArrivals(trace=stretched)

@@ -1,0 +1,46 @@
+"""``qt-llm models``: the packaged models and where their numbers come from."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from queuetheory_llm.cli.output import Json, print_json, print_table
+from queuetheory_llm.cli.words import engine_words, workload_words
+from queuetheory_llm.files import packaged
+from queuetheory_llm.files.model_file import load_model
+
+
+def models(name: str | None = None, *, json: Json = False) -> None:
+    """List the packaged models and their sources, or print the file of one.
+
+    Parameters
+    ----------
+    name
+        Print the model file of this name, as a start for your own.
+    """
+    if name is not None and not json:
+        sys.stdout.write(packaged.path(name).read_text(encoding="utf-8"))
+        return
+    entries = [_entry(each) for each in (packaged.names() if name is None else [name])]
+    if json:
+        print_json("models", {"models": entries})
+        return
+    rows = [[e["name"], e["engine"], e["workload"], _source_words(e["source"])] for e in entries]
+    print_table(["name", "engine", "workload", "source"], rows)
+
+
+def _entry(name: str) -> dict[str, Any]:
+    path = packaged.path(name)
+    system = load_model(path)
+    return {
+        "name": name,
+        "path": str(path),
+        "engine": engine_words(system.engine),
+        "workload": workload_words(system.workload),
+        "source": dict(system.source),
+    }
+
+
+def _source_words(source: dict[str, str]) -> str:
+    return " ".join(source[key] for key in ("title", "url") if key in source)

@@ -1,0 +1,63 @@
+"""Engines and workloads in a few words, for tables and reports."""
+
+from __future__ import annotations
+
+from queuetheory_llm.exact.numbers import duration_text
+from queuetheory_llm.model.arrivals import (
+    Arrivals,
+    DeterministicArrivals,
+    RenewalArrivals,
+    SlottedArrivals,
+)
+from queuetheory_llm.model.batch_time import BatchTime, Table
+from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.model.lengths import IndependentLengths, LengthLaw, RequestLengths
+from queuetheory_llm.model.workload import Workload
+
+
+def engine_words(engine: Engine) -> str:
+    """``staircase c = 11.28 ms, a = 35.47 ms, b0 = 128; b_max 512, no k_max``."""
+    limits = [f"b_max {engine.b_max}", "no k_max" if engine.k_max is None else f"k_max {engine.k_max}"]
+    if engine.kv_tokens is not None:
+        limits.append(f"{engine.kv_tokens} KV tokens")
+    return f"{_law_words(engine.batch_time)}; {', '.join(limits)}"
+
+
+def _law_words(law: BatchTime) -> str:
+    if isinstance(law, Table):
+        return f"table of {len(law.tokens)} points up to {law.longest} tokens"
+    parameters = {key: value for key, value in law.to_dict().items() if key != "law"}
+    return f"{law.law} " + ", ".join(f"{key} = {value}" for key, value in parameters.items())
+
+
+def workload_words(workload: Workload | None) -> str:
+    """``poisson, 12 requests/s; 129 prefill, 112 decode``; "none" without a workload."""
+    if workload is None:
+        return "none"
+    arrivals = "no rate" if workload.arrivals is None else _arrival_words(workload.arrivals)
+    if len(workload.classes) == 1:
+        return f"{arrivals}; {_length_words(workload.classes[0].lengths)}"
+    classes = zip(workload.classes, workload.shares, strict=True)
+    listed = ", ".join(f"{each.name} {float(share):.3g} ({_length_words(each.lengths)})" for each, share in classes)
+    return f"{arrivals}; classes {listed}"
+
+
+def _arrival_words(arrivals: Arrivals) -> str:
+    match arrivals:
+        case SlottedArrivals():
+            return arrivals.describe()
+        case DeterministicArrivals():
+            return f"one request each {duration_text(arrivals.interval)}"
+        case RenewalArrivals():
+            return f"renewal ({arrivals.interval.law}), {float(arrivals.rate):.6g} requests/s"
+    return f"{arrivals.kind}, {float(arrivals.rate):.6g} requests/s"
+
+
+def _length_words(lengths: RequestLengths) -> str:
+    if isinstance(lengths, IndependentLengths):
+        return f"{_one_length(lengths.prefill)} prefill, {_one_length(lengths.decode)} decode"
+    return f"mean {float(lengths.mean_prefill):.6g} prefill, {float(lengths.mean_decode):.6g} decode"
+
+
+def _one_length(law: LengthLaw) -> str:
+    return str(law.constant) if law.constant is not None else f"{law.law} (mean {float(law.mean):.6g})"

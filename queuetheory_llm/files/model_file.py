@@ -1,0 +1,367 @@
+"""Model files: an engine and its workload as TOML, read exactly."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from queuetheory_llm.errors import InvalidInput, InvalidModel
+from queuetheory_llm.exact.numbers import duration_text
+from queuetheory_llm.files import packaged
+from queuetheory_llm.files.schema import (
+    Faults,
+    Table,
+    build,
+    field_of,
+    law_name,
+    one_of,
+    path_text,
+    read_law,
+    read_table,
+    read_text,
+    reading,
+)
+from queuetheory_llm.model.arrivals import (
+    INTERVAL_LAWS,
+    Arrivals,
+    DeterministicArrivals,
+    IntervalLaw,
+    PoissonArrivals,
+    RenewalArrivals,
+    SlottedArrivals,
+)
+from queuetheory_llm.model.batch_time import BATCH_TIME_LAWS, BatchTime
+from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.model.lengths import LENGTH_LAWS, Constant, IndependentLengths, LengthLaw
+from queuetheory_llm.model.system import System
+from queuetheory_llm.model.trace import TraceArrivals
+from queuetheory_llm.model.workload import RequestClass, Workload
+
+_LARGEST = 1 << 26  # bytes; the largest table law there is takes one million
+_AT = re.compile(r"(?P<what>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)", re.DOTALL)
+
+
+def load_model(ref: str | Path, *, first_token: str | None = None) -> System:
+    """Read a model file.
+
+    Parameters
+    ----------
+    ref : str or path
+        A path, or the name of a packaged model (see ``qt-llm models``).
+    first_token : {"paper", "engine"}, optional
+        For a workload that is a trace; see `read_trace`. Goes before the key of that name in the file.
+
+    Returns
+    -------
+    System
+        Its numbers are exact: decimals are read as written, "400/187" is a fraction.
+
+    Raises
+    ------
+    InvalidModel
+        One line a fault, ``FILE: KEY PATH: WHAT, and how to mend it``; all the faults there are.
+
+    Examples
+    --------
+    >>> load_model("codellama-34b-a100").engine.batch_time.seconds(128)
+    Fraction(187, 4000)
+    """
+    path = _find(ref)
+    try:
+        root = read_table(_Root, _document(path))
+        workload = root.workload
+        if isinstance(workload, _TraceWorkload):
+            workload = _replayed(workload, path.parent, first_token)
+        _check_slots(root.engine, workload)
+    except Faults as error:
+        lines = [f"{path_text(where)}: {what}" for where, what in error.found]
+        raise InvalidModel(lines, source=str(path)) from None
+    name = path.stem if str(ref) == path.stem else str(path)
+    return System(engine=root.engine, workload=workload, source=root.source, name=name)
+
+
+def _find(ref: str | Path) -> Path:
+    """The file meant: a bare name is a packaged model before it is anything else."""
+    text = str(ref)
+    if text in packaged.names():
+        return packaged.path(text)
+    path = Path(ref)
+    try:
+        found = path.exists()
+    except (OSError, ValueError) as error:
+        raise InvalidModel(f"{text}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if found:
+        return path
+    if isinstance(ref, Path) or path.suffix or len(path.parts) > 1:
+        raise InvalidModel(f"{text}: no such file; {packaged.suggestion(path.stem)}")
+    return packaged.path(text)
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """The TOML document, decimals exact."""
+    text = _text(path)
+    try:
+        return tomllib.loads(text, parse_float=Decimal)
+    except tomllib.TOMLDecodeError as error:
+        match = _AT.fullmatch(str(error))
+        what = match["what"] if match else str(error)
+        line, column = (match["line"], match["column"]) if match else (None, None)
+        where = f"line {line}: " if line else ""
+        place = f" at column {column}" if column else ""
+        raise InvalidModel(f"{where}TOML: {what}{place}; mend the syntax there", source=str(path)) from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, arrays nested thousands deep
+        raise InvalidModel(f"TOML: {error}; a model file has no such values", source=str(path)) from None
+
+
+def _text(path: Path) -> str:
+    source = str(path)
+    if path.is_dir():
+        raise InvalidModel("is a directory; give the TOML file in it", source=source)
+    if not path.is_file():
+        raise InvalidModel("is not a regular file; give a TOML file", source=source)
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise InvalidModel(f"is larger than {_LARGEST >> 20} MiB; no model file is", source=source)
+        raw = path.read_bytes()
+    except OSError as error:
+        raise InvalidModel(f"cannot be read: {error.strerror or error}", source=source) from None
+    if b"\0" in raw:
+        raise InvalidModel("holds a zero byte; this is a binary file, give a TOML file", source=source)
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = 1 + raw.count(b"\n", 0, error.start)
+        raise InvalidModel(f"line {line}: is not UTF-8 text; save the file as UTF-8", source=source) from None
+    if not text.strip():
+        raise InvalidModel("is empty; a model file has an [engine] table", source=source)
+    return text
+
+
+# The tables of a file, from the innermost out.
+
+
+def _batch_time(raw: object) -> BatchTime:
+    return read_law(BATCH_TIME_LAWS, {"table": (("seconds_at", "seconds"),)}, raw)
+
+
+def _length(raw: object) -> LengthLaw:
+    if isinstance(raw, Mapping):
+        return read_law(LENGTH_LAWS, {"lognormal": (("scale_mean", "mean"),)}, raw)
+    try:
+        return Constant(raw)  # type: ignore[arg-type]  # its converter refuses what is no number
+    except InvalidInput as error:
+        raise InvalidInput([fault.removeprefix("value: ") for fault in error.faults]) from None
+
+
+def _interval(raw: object) -> IntervalLaw:
+    return read_law(INTERVAL_LAWS, {}, raw)
+
+
+_Length = Annotated[LengthLaw, reading(_length)]
+_Text = Annotated[str, reading(read_text)]
+
+
+class _Engine(Table):
+    batch_time: Annotated[Any, reading(_batch_time)] = Field(description="add [engine.batch_time] with its law")
+    b_max: Annotated[Any, field_of(Engine, "b_max")] = Field(description="give the token budget of a batch")
+    k_max: Annotated[Any, field_of(Engine, "k_max")] = None
+    kv_tokens: Annotated[Any, field_of(Engine, "kv_tokens")] = None
+    name: _Text = "engine"
+
+
+def _engine(raw: object) -> Engine:
+    table = read_table(_Engine, raw)
+    return build(lambda: Engine(**dict(table)))
+
+
+class _Class(Table):
+    name: _Text = Field(description="name every class")
+    weight: Annotated[Any, field_of(RequestClass, "weight")] = 1
+    prefill: _Length = Field(description="give the prompt tokens of the class")
+    decode: _Length = Field(description="give the decode tokens of the class")
+
+
+def _class(raw: object) -> RequestClass:
+    table = read_table(_Class, raw)
+    lengths = build(lambda: IndependentLengths(table.prefill, table.decode))
+    return RequestClass(name=table.name, weight=table.weight, lengths=lengths)
+
+
+def _classes(raw: object) -> tuple[RequestClass, ...]:
+    if not isinstance(raw, list):
+        raise InvalidInput("write [[workload.class]] in double brackets, once for each class")
+    classes, faults = [], []
+    for index, item in enumerate(raw):
+        try:
+            classes.append(_class(item))
+        except Faults as error:
+            faults += [((index, *where), what) for where, what in error.found]
+    if faults:
+        raise Faults(faults)
+    return tuple(classes)
+
+
+class _Lengths(Table):
+    """What every workload but a trace says, and all that one without an arrival process says."""
+
+    prefill: _Length | None = None
+    decode: _Length | None = None
+    classes: Annotated[tuple[RequestClass, ...], reading(_classes)] = Field((), alias="class")
+
+    def process(self) -> Arrivals | None:
+        """The arrival process; None when the file gives no rate."""
+        return None
+
+    def workload(self) -> Workload:
+        """The workload."""
+        prefill, decode = self.prefill, self.decode
+        classes = self.classes
+        if classes and (prefill is not None or decode is not None):
+            raise Faults([(("class",), "goes without prefill and decode in [workload]; move them into a class")])
+        if not classes:
+            if prefill is None or decode is None:
+                missing = [name for name, law in (("prefill", prefill), ("decode", decode)) if law is None]
+                raise Faults([((name,), "missing; give a number of tokens or a law") for name in missing])
+            classes = (RequestClass(lengths=build(lambda: IndependentLengths(prefill, decode))),)
+        return build(lambda: Workload(classes=classes, arrivals=self.process()))
+
+
+class _Poisson(_Lengths):
+    arrivals: _Text
+    rate: Annotated[Any, field_of(PoissonArrivals, "rate")] = None
+
+    def process(self) -> Arrivals | None:
+        return None if self.rate is None else PoissonArrivals(rate=self.rate)
+
+
+class _Deterministic(_Poisson):
+    interval: Annotated[Any, field_of(DeterministicArrivals, "interval")] = None
+
+    def process(self) -> Arrivals | None:
+        if self.interval is None:
+            return None if self.rate is None else DeterministicArrivals(interval=1 / self.rate)
+        if self.rate is not None:
+            raise Faults([(("interval",), "is given beside rate; leave one of them out")])
+        return DeterministicArrivals(interval=self.interval)
+
+
+class _Renewal(_Lengths):
+    arrivals: _Text
+    interval: Annotated[IntervalLaw, reading(_interval)] = Field(
+        description='give a law, such as { law = "gamma", mean = "80 ms", cv = 2 }'
+    )
+
+    def process(self) -> Arrivals:
+        return RenewalArrivals(interval=self.interval)
+
+
+class _Bernoulli(Table):
+    law: _Text
+    p: Annotated[Any, field_of(SlottedArrivals, "mean")] = Field(description="give the chance of a request")
+
+
+class _PoissonCount(Table):
+    law: _Text
+    mean: Annotated[Any, field_of(SlottedArrivals, "mean")] = Field(description="give the mean number of requests")
+
+
+_COUNTS: Mapping[str, type[_Bernoulli] | type[_PoissonCount]] = {"bernoulli": _Bernoulli, "poisson": _PoissonCount}
+
+
+def _per_slot(raw: object) -> SlottedArrivals:
+    """The counts, as a process whose slot is still to be set."""
+    law = law_name(list(_COUNTS), raw)
+    table: _Bernoulli | _PoissonCount = read_table(_COUNTS[law], raw)
+    mean = table.p if isinstance(table, _Bernoulli) else table.mean
+    return build(lambda: SlottedArrivals(slot=1, law=law, mean=mean))
+
+
+class _Slotted(_Lengths):
+    arrivals: _Text
+    slot: Annotated[Any, field_of(SlottedArrivals, "slot")] = Field(description='give the duration, such as "1 s"')
+    per_slot: Annotated[SlottedArrivals, reading(_per_slot)] = Field(
+        description='give a law, such as { law = "bernoulli", p = 0.5 }'
+    )
+
+    def process(self) -> Arrivals:
+        return SlottedArrivals(slot=self.slot, law=self.per_slot.law, mean=self.per_slot.mean)
+
+
+class _TraceWorkload(Table):
+    """The requests of a trace file, which is not read before the rest of the model is known to be good."""
+
+    arrivals: _Text
+    trace: _Text = Field(description="name the trace file, relative to the model file")
+    first_token: Annotated[str | None, reading(partial(one_of, ("paper", "engine")))] = None
+
+
+_WORKLOADS: Mapping[str, type[_Lengths] | type[_TraceWorkload]] = {
+    "poisson": _Poisson,
+    "deterministic": _Deterministic,
+    "renewal": _Renewal,
+    "slotted": _Slotted,
+    "trace": _TraceWorkload,
+}
+_PROCESS_KEYS = ("rate", "interval", "slot", "per_slot", "trace")
+
+
+def _workload(raw: object) -> Workload | _TraceWorkload:
+    if isinstance(raw, Mapping) and "arrivals" not in raw and any(key in raw for key in _PROCESS_KEYS):
+        raise Faults([(("arrivals",), f"missing; write one of {', '.join(_WORKLOADS)}")])
+    kind = raw.get("arrivals") if isinstance(raw, Mapping) else None
+    try:
+        model: type[_Lengths] | type[_TraceWorkload] = (
+            _Lengths if kind is None else _WORKLOADS[one_of(list(_WORKLOADS), kind)]
+        )
+    except InvalidInput as error:
+        raise Faults([(("arrivals",), str(error))]) from None
+    table: _Lengths | _TraceWorkload = read_table(model, raw)
+    return table if isinstance(table, _TraceWorkload) else table.workload()
+
+
+def _source(raw: object) -> dict[str, str]:
+    if not isinstance(raw, Mapping):
+        raise InvalidInput("must be a table of texts: title, url, section")
+    wrong = [key for key, value in raw.items() if not isinstance(value, str)]
+    if wrong:
+        raise Faults([((key,), f"{raw[key]} is not text; put it in quotes") for key in wrong])
+    return dict(raw)
+
+
+class _Root(Table):
+    source: Annotated[dict[str, str], reading(_source)] = Field(default_factory=dict)
+    engine: Annotated[Engine, reading(_engine)] = Field(description="add an [engine] table with b_max and a batch_time")
+    workload: Annotated[Workload | _TraceWorkload | None, reading(_workload)] = None
+
+
+def _replayed(table: _TraceWorkload, folder: Path, first_token: str | None) -> Workload:
+    from queuetheory_llm.files.traces.reader import read_trace
+
+    try:
+        trace = read_trace(folder / table.trace, first_token=first_token or table.first_token)
+    except InvalidInput as error:
+        raise Faults([(("workload", "trace"), fault) for fault in error.faults]) from None
+    arrivals = None if trace.rate is None else TraceArrivals(trace=trace)
+    return Workload(classes=(RequestClass(lengths=trace.lengths),), arrivals=arrivals)
+
+
+def _check_slots(engine: Engine, workload: Workload | None) -> None:
+    """Under slotted arrivals every batch lasts one slot."""
+    arrivals = None if workload is None else workload.arrivals
+    if not isinstance(arrivals, SlottedArrivals):
+        return
+    for tokens in sorted({1, *engine.batch_time.corners(1, engine.b_max)}):
+        lasts = engine.batch_time.seconds(tokens)
+        if lasts != arrivals.slot:
+            what = (
+                f"{duration_text(arrivals.slot)}, but a batch of {tokens} tokens lasts {duration_text(lasts)}; "
+                "under slotted arrivals every batch up to b_max must last one slot"
+            )
+            raise Faults([(("workload", "slot"), what)])

@@ -1,0 +1,1 @@
+"""Request traces: one small file a format, one registry, one streaming reader."""

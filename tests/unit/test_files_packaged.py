@@ -1,0 +1,58 @@
+"""The packaged models hold what their sources say."""
+
+from fractions import Fraction
+
+import pytest
+
+from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.files import packaged
+from queuetheory_llm.files.model_file import load_model
+
+
+@pytest.mark.parametrize("name", packaged.names())
+def test_every_model_loads_and_names_its_source(name):
+    system = load_model(name)
+    assert system.name == name
+    assert system.source["title"]
+    assert system.source["url"].startswith("https://")
+    assert system.source["section"]
+    assert load_model(packaged.path(name)).engine == system.engine
+
+
+def test_the_models_there_are():
+    assert {"codellama-34b-a100", "codellama-34b-a100-k100", "vllm-default", "hexgen-a100"} <= set(packaged.names())
+
+
+def test_vertex_experiment_is_exactly_on_the_vertex():
+    system = load_model("codellama-34b-a100-k100")
+    batch = system.engine.batch_time.seconds(128)  # (29, 99) tokens
+    rate = system.workload.rate
+    assert rate == Fraction(400, 187)
+    assert (rate * 290 * batch, rate * 990 * batch) == (29, 99)
+
+
+@pytest.mark.parametrize(
+    ("name", "intercept", "per_token", "step"),
+    [
+        ("hexgen-a100", -0.032, 2.585e-5, 0.03908),
+        ("hexgen-a6000", -0.104, 3.677e-5, 0.06049),
+        ("hexgen-l40s", -0.132, 3.281e-5, 0.05631),
+    ],
+)
+def test_isolated_latencies(name, intercept, per_token, step):
+    """A prompt above b0, alone, and a decode step: those of the fit, but for its negative intercept."""
+    law = load_model(name).engine.batch_time
+    assert float(law.seconds(256)) == pytest.approx(step)
+    for prompt in (2000, 4000, 8000):
+        assert float(law.seconds(prompt)) == pytest.approx(per_token * prompt, rel=2e-3)
+        alone = float(law.seconds(prompt) + 499 * law.seconds(1))  # the first of 500 tokens comes with the prefill
+        assert abs(alone - (intercept + per_token * prompt + step * 500)) < 0.08
+
+
+def test_a_missing_installation_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.setattr(packaged, "_PACKAGE", tmp_path / "package")
+    with pytest.raises(InvalidInput, match="reinstall"):
+        packaged.names()
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "a.toml").touch()
+    assert packaged.names() == ["a"]
