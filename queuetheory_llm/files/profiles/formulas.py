@@ -1,7 +1,8 @@
 """Profiles that are already formulas: DistServe's latency coefficients (ms) and BLIS beta coefficients (us).
 
 Formats of LLMServe/DistServe, simdistserve/estimators/profile_data (Zhong et al., DistServe, OSDI 2024), and of
-inference-sim/inference-sim, testdata/goldendataset.json. Neither holds measured points: points are evaluated from the formula.
+inference-sim/inference-sim, testdata/goldendataset.json. Neither holds measured
+points: points are evaluated from the formula.
 """
 
 from __future__ import annotations
@@ -67,9 +68,7 @@ def _distserve_prefill(path: Path, entry: Mapping[str, Any], where: str, selecti
         raise InvalidInput("--context: only the decode formula has it; leave it out", source=str(path))
     c0, c1, c2 = _coefficients(entry["prefill"], f"{where}.prefill", path)
     points = _evaluate(lambda b: (c0 + c1 * b + c2 * b * b) * MILLISECOND, selection)
-    notes = [
-        "prefill = c0 + c1*n + c2*n^2 of one prompt of n = b tokens a batch: several prompts have a smaller n^2 term"
-    ]
+    notes = ["prefill = c0 + c1*n + c2*n^2, the quadratic term evaluated for one prompt of n = b tokens a batch"]
     if c2 < 0:
         notes.append("the quadratic coefficient is negative, an artefact of the published fit")
     return _formula(path, "distserve", f"whole prefill iterations of {where}", points, notes)
@@ -119,8 +118,8 @@ def read_blis(paths: Mapping[str, Sequence[Path]], selection: Selection) -> Prof
     points = _evaluate(lambda b: (beta0 + slope * b) * MICROSECOND, selection)
     notes = [
         f"test {index}: {_describe(test)}",
-        f"a token costs {float(slope):.4g} us in {phase}, {float(other):.4g} us in the other phase: a law in tokens alone "
-        "holds one of them",
+        f"a token costs {float(slope):.4g} us in {phase}, {float(other):.4g} us in the other phase: "
+        "a law in tokens alone holds one of them",
         "alpha-coeffs are delays of the host outside the engine and are not part of the batch time",
     ]
     return _formula(path, "blis", f"whole iterations of {phase} tokens", points, notes)
@@ -160,9 +159,9 @@ def _coefficients(values: Any, where: str, path: Path) -> tuple[Fraction, Fracti
 def _evaluate(
     seconds: Callable[[int], Fraction], selection: Selection, also: Sequence[int] = ()
 ) -> dict[int, Fraction]:
-    """Points at the powers of two and every 64 tokens up to the budget, and where the formula changes."""
+    """Points at the powers of two and every 16 tokens up to the budget, and where the formula changes."""
     last = _DEFAULT_RANGE if selection.b_max is None else max(selection.b_max, 1)
-    grid = {2**power for power in range(last.bit_length())} | set(range(64, last + 1, 64)) | {last} | set(also)
+    grid = {2**power for power in range(last.bit_length())} | set(range(16, last + 1, 16)) | {last} | set(also)
     return {b: seconds(b) for b in sorted(grid) if 1 <= b <= last}
 
 

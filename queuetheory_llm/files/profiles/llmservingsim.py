@@ -131,7 +131,7 @@ def read_v1(paths: Mapping[str, Sequence[Path]], selection: Selection) -> Profil
         seconds=tuple(points.values()),
         source=", ".join(map(str, sources)),
         format="llmservingsim-v1",
-        includes=f"dense operators x {layers} layers + embedding, final norm{head} once; kernel time only, no attention",
+        includes=f"dense operators x {layers} layers + embedding, final norm{head} once; no attention",
         statistic="as the profiler gives it, averaged over its iterations",
         notes=(
             *notes,
@@ -200,8 +200,9 @@ def _with_head(
     largest = max(points)
     extra = ends[largest] - sum((_at_least(curve, 1) for curve in curves.values()), Fraction(0))
     note = (
-        f"{head_path.name}: output head and sampler run for min(b, {last}) sequences, one a token as in decode; a batch of "
-        f"one prompt needs one, so its time is overstated, by {_share(extra, whole[largest])} at {largest} tokens"
+        f"{head_path.name}: output head and sampler run for min(b, {last}) sequences, one a token as in decode; "
+        f"a batch of one prompt needs one, so its time is overstated, "
+        f"by {_share(extra, whole[largest])} at {largest} tokens"
     )
     return head_path, whole, [note]
 

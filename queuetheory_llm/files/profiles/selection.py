@@ -93,7 +93,7 @@ class Selection:
         """The number of layers; an error that asks for it where it was not given."""
         if self.layers is None:
             raise InvalidInput(
-                f"--layers: missing; {what} holds the times of one layer: give --layers N, the model's number of layers",
+                f"--layers: missing; {what} is per layer: give --layers N, the number of layers of the model",
                 source=str(path),
             )
         return self.layers

@@ -1,8 +1,8 @@
 """Splitwise whole-iteration times: perf_model.csv; milliseconds.
 
-Format of Mutinifni/splitwise-sim, data/perf_model.csv (Patel et al., Splitwise, ISCA 2024). The grid is a cross: prompts of
-several lengths at batch 1, and batches of several sizes at one prompt length. ``prompt_time`` at batch 1 is t(prompt
-tokens), ``token_time`` is t(batch), a decode iteration with one token a request.
+Format of Mutinifni/splitwise-sim, data/perf_model.csv (Patel et al., Splitwise, ISCA 2024). The grid is a cross:
+prompts of several lengths at batch 1, and batches of several sizes at one prompt length. ``prompt_time`` at batch 1 is
+t(prompt tokens), ``token_time`` is t(batch), a decode iteration with one token a request.
 """
 
 from __future__ import annotations
@@ -144,15 +144,15 @@ def _without_impossible(rows: list[_Measurement]) -> tuple[list[_Measurement], l
     typical = {key: medians({1: times})[1] for key, times in samples.items()}
     notes, bad = [], set()
     for (prompt, batch), time in sorted(typical.items()):
-        faster = {b: t for (p, b), t in typical.items() if p == prompt and b < batch and t > 2 * time}
-        if not faster:
+        longer = {b: t for (p, b), t in typical.items() if p == prompt and b < batch and t > time}
+        if not any(t > 2 * time for t in longer.values()):
             continue
         bad.add((prompt, batch))
         lines = [row.line for row in rows if (row.prompt, row.batch) == (prompt, batch)]
-        smaller, longer = next(iter(sorted(faster.items())))
+        smaller = min(longer)
         notes.append(
             f"{len(lines)} bad rows dropped (lines {listed(lines)}): batch {batch} of prompt {prompt} has prompt_time "
-            f"{float(time) * 1000:.0f} ms, below the {float(longer) * 1000:.0f} ms of batch {smaller}; "
+            f"{float(time) * 1000:.0f} ms, below the {float(longer[smaller]) * 1000:.0f} ms of batch {smaller}; "
             "their token_time is dropped too"
         )
     return [row for row in rows if (row.prompt, row.batch) not in bad], notes

@@ -233,7 +233,7 @@ def join_phases(
         other = decode.get(count)
         if other is not None:
             notes.append(
-                f"{count} tokens take {_milli(time)} as prefill and {_milli(other)} as decode: the longer time is kept; "
+                f"{count} tokens take {_milli(time)} as prefill and {_milli(other)} as decode: the longer is kept; "
                 "--phase prefill or --phase decode uses one phase alone"
             )
         joined[count] = time if other is None else max(time, other)
