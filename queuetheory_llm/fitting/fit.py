@@ -188,8 +188,8 @@ def _gaps(profile: Profile) -> list[str]:
         return []
     before, after = wide[0]
     return [
-        f"sparse table: {len(wide)} gaps between sizes (the first from {before} to {after} tokens) over which t grows by "
-        f"more than {100 * (_SPARSE - 1):.0f} %: batches inside a gap cost the larger size's time, an upper bound"
+        f"sparse table: {len(wide)} gaps between sizes (the first from {before} to {after} tokens) over which t "
+        f"grows by more than {100 * (_SPARSE - 1):.0f} %: batches inside a gap are overstated"
     ]
 
 
@@ -202,6 +202,6 @@ def _falls(profile: Profile) -> list[str]:
     ratio, before, after = min(falls)
     percent = f"{float(1 - ratio):.0%}".replace("%", " %")
     return [
-        f"t is not monotone: it falls by more than 1 % between neighbouring sizes {len(falls)} times, "
-        f"most from {before} to {after} tokens ({percent})"
+        f"t is not monotone: falls by more than 1 % between neighbouring sizes: {len(falls)}, "
+        f"the largest from {before} to {after} tokens ({percent})"
     ]
