@@ -96,6 +96,9 @@ def _checked_outputs(outputs: Sequence[Path]) -> list[Path]:
         for path in outputs
         if path.suffix.lower() not in {".toml", *_FIGURES}
     ]
+    faults += [
+        f"-o: the folder {path.parent} does not exist; create it first" for path in outputs if not path.parent.is_dir()
+    ]
     if sum(path.suffix.lower() == ".toml" for path in outputs) > 1:
         faults.append("-o: more than one .toml; give one model file")
     if faults:
@@ -108,19 +111,17 @@ def _write(result: Fit, engine: Engine, outputs: Sequence[Path]) -> str | None:
     if not outputs:
         return None
     from queuetheory_llm.files.atomic import write_atomically
+    from queuetheory_llm.files.model_writer import dump_model
+    from queuetheory_llm.model.system import System
     from queuetheory_llm.plots.fit import render_fit
 
     drawn = {path: render_fit(result, kind) for path in outputs if (kind := path.suffix.lower()[1:]) != "toml"}
+    models = [path for path in outputs if path not in drawn]
+    for path in models:
+        dump_model(System(engine=engine, source=_source(result), name=str(path)), path)
     for path, data in drawn.items():
         write_atomically(path, data)
-    models = [path for path in outputs if path not in drawn]
-    if not models:
-        return None
-    from queuetheory_llm.files.model_file import dump_model
-    from queuetheory_llm.model.system import System
-
-    dump_model(System(engine=engine, source=_source(result), name=str(models[0])), models[0])
-    return str(models[0])
+    return str(models[0]) if models else None
 
 
 def _source(result: Fit) -> dict[str, str]:
