@@ -126,15 +126,13 @@ def _write(result: Fit, engine: Engine, outputs: Sequence[Path]) -> str | None:
 
 def _source(result: Fit) -> dict[str, str]:
     """The ``[source]`` of a written model: where the times come from and how good the law is."""
-    profile, chosen = result.profile, result.chosen
-    r2 = "" if chosen.r2 is None else f", R^2 {chosen.r2:.5f}"
+    profile = result.profile
     return {
         "title": f"Batch-time law fitted by qt-llm fit to a {profile.format} profile",
         "profile": profile.source,
         "includes": profile.includes,
         "statistic": profile.statistic,
-        "fit": f"{chosen.name}, {result.reason}; max relative error {_percent(chosen.max_relative_error)} at "
-        f"{chosen.at_tokens} tokens{r2}; {len(profile)} points from {profile.tokens[0]} to {profile.tokens[-1]} tokens",
+        "fit": result.summary,
     }
 
 
@@ -156,7 +154,7 @@ def _print_report(result: Fit, engine: Engine) -> None:
     chosen, profile = result.chosen, result.profile
     print(f"max relative error {_headline(result)}")
     print(f"R^2                {number(chosen.r2)}")
-    print(f"law                {_law_text(chosen)} ({result.reason})")
+    print(f"law                {chosen.formula} ({result.reason})")
     limit = "" if engine.k_max is None else f", k_max {engine.k_max}"
     print(f"engine             b_max {engine.b_max}{limit}")
     print(
@@ -219,16 +217,6 @@ def _print_steps(result: Fit) -> None:
         ],
         title=f"tile steps: {len(steps)}{more}",
     )
-
-
-def _law_text(candidate: Candidate) -> str:
-    from queuetheory_llm.exact.numbers import duration_text
-    from queuetheory_llm.model.batch_time import Hinge, Staircase
-
-    law = candidate.law
-    if not isinstance(law, Staircase | Hinge):
-        return "table"
-    return f"{candidate.name}: c = {duration_text(law.c)}, a = {duration_text(law.a)}, b0 = {law.b0}"
 
 
 def _percent(share: float) -> str:

@@ -1,1 +1,1 @@
-"""The only place that reads or writes: model files, traces, profiles, results."""
+"""The only place that reads or writes files: models, traces, profiles, results."""

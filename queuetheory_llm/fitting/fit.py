@@ -89,6 +89,15 @@ class Fit:
             "notes": list(self.notes),
         }
 
+    @property
+    def summary(self) -> str:
+        """One line: the law, its errors, why it was chosen, from which points."""
+        tokens = self.profile.tokens
+        return (
+            f"{self.chosen.formula}; {self.chosen.quality}; {self.reason}; "
+            f"{len(tokens)} points from {tokens[0]} to {tokens[-1]} tokens"
+        )
+
     def plot(self, ax: Axes | None = None) -> Axes:
         """Points and laws, on ``ax`` or a new figure."""
         axes: Axes = import_module("queuetheory_llm.plots.fit").draw_fit(self, ax)
@@ -100,7 +109,7 @@ class Fit:
             for candidate in self.candidates
         )
         return (
-            f"<p>{escape(self.profile.source)}: {escape(self.chosen.name)}, {escape(self.reason)}</p>"
+            f"<p>{escape(self.profile.source)}: {escape(self.summary)}</p>"
             f"<table><tr><th>law</th><th>max relative error</th><th>at tokens</th></tr>{rows}</table>"
         )
 

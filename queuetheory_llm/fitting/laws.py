@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from queuetheory_llm.exact.numbers import duration_text
 from queuetheory_llm.model.batch_time import BatchTime, Hinge, Staircase, Table
 from queuetheory_llm.model.profile import Profile
 
@@ -55,6 +56,19 @@ class Candidate:
     mean_relative_error: float
     at_tokens: int
     r2: float | None
+
+    @property
+    def formula(self) -> str:
+        """The law with its parameters: ``"staircase: c = 11.28 ms, a = 35.47 ms, b0 = 128"``."""
+        if not isinstance(self.law, Staircase | Hinge):
+            return self.name
+        return f"{self.name}: c = {duration_text(self.law.c)}, a = {duration_text(self.law.a)}, b0 = {self.law.b0}"
+
+    @property
+    def quality(self) -> str:
+        """Its errors in one line, the largest relative error first."""
+        r2 = "" if self.r2 is None else f", R^2 {self.r2:.5f}"
+        return f"max relative error {100 * self.max_relative_error:.2f} % at {self.at_tokens} tokens{r2}"
 
     def to_dict(self) -> dict[str, object]:
         """Plain data for JSON: parameters in seconds, None where a law has none."""

@@ -222,7 +222,10 @@ def test_plain_data_and_figure():
     assert content["chosen"] == "staircase"
     chosen = next(c for c in content["candidates"] if c["law"] == "staircase")
     assert (chosen["c"], chosen["a"], chosen["b0"]) == (0.01, 0.03, 128)
-    assert "staircase" in fit._repr_html_()
+    assert fit.summary.startswith(
+        "staircase: c = 10 ms, a = 30 ms, b0 = 128; max relative error 0.00 % at 1 tokens, R^2 1"
+    )
+    assert fit.chosen.formula in fit._repr_html_()
     axes = fit.plot()
     assert axes.get_xlabel() == "tokens in the batch"
     assert len(axes.get_lines()) == len(fit.candidates) + 1

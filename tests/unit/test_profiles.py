@@ -422,6 +422,7 @@ def test_plain_is_exact_sorted_and_merged(tmp_path):
         ("a,b\n1,2\n", "line 1: the header 'a,b' is of no known format; known: Vidur mlp.csv"),
         ('{"a": 1}', "line 1: this JSON is of no known format"),
         ('{"a": ', "line 1: not JSON"),
+        ("tokens," * 20_000, "line 1: longer than 64 KiB"),
         ("[" * 100_000, "not UTF-8 JSON of a sane depth|not JSON"),
         ("prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n0,0,1,16,9\n", "no law in tokens alone; give mlp.csv"),
         ("batch_size,prefill_chunk_size,kv_cache_size,is_prefill\n", "no law in tokens alone"),

@@ -21,6 +21,7 @@ MILLISECOND, MICROSECOND, NANOSECOND = (Fraction(1, 10**power) for power in (3, 
 Samples = dict[int, list[Fraction]]
 
 _SHOWN = 10  # faults listed before the rest are only counted
+_HEAD = 64 * 2**10  # bytes read to recognise a file; no header of a profile is longer
 _JSON_LIMIT = 64 * 2**20  # bytes; the known JSON profiles hold a few kilobytes
 
 
@@ -61,6 +62,8 @@ def read_head(path: Path) -> Head:
         raise InvalidInput("line 1: a binary file; give a CSV, JSON or parquet profile", source=str(path))
     if start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
         return Head(path=path, document=_read_json(path))
+    if len(start) == _HEAD and b"\n" not in start:
+        raise InvalidInput("line 1: longer than 64 KiB, so no header of a profile; give another file", source=str(path))
     with _text(path) as stream:
         header = _decoded(path, lambda: next(csv.reader(stream), []))
     return Head(path=path, columns=tuple(name.strip() for name in header))
@@ -71,7 +74,7 @@ def _first_bytes(path: Path) -> bytes:
         raise InvalidInput("is a directory; give a file in it", source=str(path))
     try:
         with path.open("rb") as stream:
-            return stream.read(4096)
+            return stream.read(_HEAD)
     except OSError as error:
         raise InvalidInput(f"cannot be read ({error.strerror}); check the path", source=str(path)) from None
 
