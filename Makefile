@@ -35,9 +35,8 @@ types: .venv/.dev  ## mypy --strict
 layers: .venv/.dev  ## import-linter: imports go down only
 	$(BIN)/lint-imports
 
-# -o: the suite's --benchmark-skip and --benchmark-only exclude each other.
 bench: .venv/.dev  ## the benchmarks, which the suite skips
-	$(BIN)/python -m pytest -o addopts='-ra --strict-markers --strict-config' --benchmark-only $(ARGS)
+	$(BIN)/python -m pytest tests/benchmarks --benchmark-only $(ARGS)
 
 # Without isolation the build backend is the pinned one of the environment: no network, the same wheel.
 wheel: .venv/.dev  ## build the wheel into dist/
@@ -62,7 +61,8 @@ constraints:  ## resolve every package anew and rewrite constraints.txt
 	@rm -rf .venv-new
 	@$(call create,.venv-new)
 	@$(call install,.venv-new,/dev/null) -e '.[dev]'
-	@{ sed -n '/^#/p' constraints.txt; $(if $(UV),uv pip freeze --python,$(PYTHON) -m pip --python) .venv-new/bin/python $(if $(UV),,freeze) --exclude-editable; } > .venv-new/constraints.txt
+	@{ sed -n '/^#/p' constraints.txt; $(if $(UV),$(UV) pip freeze --python .venv-new/bin/python,.venv-new/bin/python -m pip freeze) \
+	--exclude-editable; } > .venv-new/constraints.txt
 	@cp .venv-new/constraints.txt constraints.txt && rm -rf .venv-new
 
 clean:  ## remove everything that make made
