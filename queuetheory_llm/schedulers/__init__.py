@@ -1,0 +1,1 @@
+"""How a batch is formed: one file a rule, one registry, one protocol."""

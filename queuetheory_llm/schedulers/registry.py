@@ -1,0 +1,85 @@
+"""The rules by name, and the flags that change one switch of a rule: ``sarathi+target=128``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import attrs
+
+from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.schedulers.fastertransformer import FASTERTRANSFORMER
+from queuetheory_llm.schedulers.orca import ORCA
+from queuetheory_llm.schedulers.orca_whole import ORCA_WHOLE
+from queuetheory_llm.schedulers.policy import Policy
+from queuetheory_llm.schedulers.sarathi import SARATHI
+from queuetheory_llm.schedulers.sglang import SGLANG
+from queuetheory_llm.schedulers.static import STATIC
+from queuetheory_llm.schedulers.tensorrt_llm import TENSORRT_LLM
+from queuetheory_llm.schedulers.vllm_chunked import VLLM_CHUNKED
+from queuetheory_llm.schedulers.vllm_vanilla import VLLM_VANILLA
+
+#: Every rule the command line knows.
+SCHEDULERS: Mapping[str, Policy] = {
+    policy.name: policy
+    for policy in (
+        FASTERTRANSFORMER,
+        VLLM_VANILLA,
+        ORCA,
+        ORCA_WHOLE,
+        SARATHI,
+        VLLM_CHUNKED,
+        SGLANG,
+        TENSORRT_LLM,
+        STATIC,
+    )
+}
+
+#: Flags without a value: the switch each sets.
+_SWITCHES: Mapping[str, dict[str, Any]] = {
+    "chunk": {"chunks": True},
+    "whole": {"chunks": False},
+    "mixed": {"mixed": True},
+}
+#: Flags with a whole number of tokens: the field each sets.
+_COUNTS: Mapping[str, str] = {"target": "target", "threshold": "threshold"}
+_FLAGS = "+chunk, +whole, +mixed, +target=TOKENS, +threshold=TOKENS"
+
+
+def parse_scheduler(text: str) -> Policy:
+    """The rule named by ``text``, flags applied.
+
+    Raises
+    ------
+    InvalidInput
+        If the name or a flag is unknown, or two flags contradict each other.
+
+    Examples
+    --------
+    >>> parse_scheduler("vllm-vanilla+chunk").chunks
+    True
+    """
+    name, *flags = text.strip().split("+")
+    if name not in SCHEDULERS:
+        near = get_close_matches(name, SCHEDULERS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(SCHEDULERS)}"
+        raise InvalidInput(f"--scheduler: {name!r} is not a known rule; {hint}")
+    changes: dict[str, Any] = {}
+    for flag in flags:
+        for field, value in _flag(text, flag).items():
+            if field in changes:
+                raise InvalidInput(f"--scheduler: {text!r} sets {field} twice; keep one of the flags")
+            changes[field] = value
+    return attrs.evolve(SCHEDULERS[name], name=text.strip(), **changes) if changes else SCHEDULERS[name]
+
+
+def _flag(text: str, flag: str) -> dict[str, Any]:
+    key, equals, value = flag.partition("=")
+    if key in _SWITCHES and not equals:
+        return _SWITCHES[key]
+    if key in _COUNTS and equals:
+        if not value.isascii() or not value.isdigit() or int(value) < 1:
+            raise InvalidInput(f"--scheduler: {text!r}: {key} takes a whole number of tokens, at least 1")
+        return {_COUNTS[key]: int(value)}
+    raise InvalidInput(f"--scheduler: {text!r}: unknown flag {'+' + flag!r}; flags are {_FLAGS}")
