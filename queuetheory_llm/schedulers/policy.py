@@ -134,8 +134,6 @@ class Policy:
         Most prompt tokens of one request in one batch.
     seated : bool
         Whether ``k_max`` caps the requests that have started and not finished, not only those in the batch.
-    drains : bool
-        Whether new requests are taken into an empty engine only.
     """
 
     name: str
@@ -147,7 +145,6 @@ class Policy:
     target: int | None = None
     threshold: int | None = None
     seated: bool = False
-    drains: bool = False
 
     def budget(self, b_max: int) -> int:
         """Tokens the rule fills a batch to."""
@@ -184,23 +181,14 @@ class _Room:
         self.used += tokens
 
 
-def _admissible(policy: Policy, view: View, requests: Sequence[int]) -> Sequence[int]:
-    """Those of ``requests`` the rule may serve: a draining rule takes no new one while any is running."""
-    if not (policy.drains and view.running):
-        return requests
-    running = set(view.running)
-    return [request for request in requests if request in running]
-
-
-def _sweep_decode(policy: Policy, view: View, room: _Room, batch: Batch) -> None:
-    decoding = _admissible(policy, view, view.decoding)
-    served = list(islice(decoding, min(room.tokens, room.seats)))
+def _sweep_decode(policy: Policy, view: View, room: _Room, batch: Batch) -> None:  # noqa: ARG001 - one signature
+    served = list(islice(view.decoding, min(room.tokens, room.seats)))
     batch.decode.extend(served)
     room.take(len(served), len(served))
 
 
 def _sweep_prefill(policy: Policy, view: View, room: _Room, batch: Batch) -> None:
-    _serve(policy, _admissible(policy, view, view.prefilling), view, room, batch)
+    _serve(policy, view.prefilling, view, room, batch)
 
 
 def _sweep_running(policy: Policy, view: View, room: _Room, batch: Batch) -> None:

@@ -6,10 +6,10 @@ from queuetheory_llm.schedulers.policy import Pass, Policy
 
 STATIC = Policy(
     name="static",
-    rule="whole prompts into an empty engine; they run to their end before any other is taken",
+    rule="whole prompts into an empty engine; the group runs to its end before any other is taken",
     source="request-level batching without in-flight admission, as Yu et al., OSDI 2022, describe it; no padding",
-    passes=(Pass.PREFILL, Pass.DECODE),
+    passes=(Pass.RUNNING, Pass.WAITING),
     mixed=False,
     chunks=False,
-    drains=True,
+    seated=True,
 )

@@ -1,0 +1,1 @@
+"""Whether a system is stable: pure functions from models to verdicts, margins and regions."""
