@@ -216,7 +216,7 @@ class _State:
         self.name = scheduler.name
         self.arrival: list[int] = requests.arrival.tolist()
         self.prompt: list[int] = requests.prefill.tolist()
-        self.prefill_left = self.prompt.copy()
+        self.prefill_left: list[int] = self.prompt.copy()
         self.decode_left: list[int] = requests.decode.tolist()
         self.total = int(requests.work.sum())
         self.arrived = 0
@@ -303,15 +303,13 @@ class _State:
 
     def refusal(self, index: int, seconds: float, broken: _Broken) -> InvalidInput:
         """The error that names the rule, the state and the limit broken."""
-        state = (
-            f"prefilling {_some(self.prefilling)}, decoding {_some(self.decoding)}, running {_some(self.running)}"
-        )
+        state = f"prefilling {_some(self.prefilling)}, decoding {_some(self.decoding)}, running {_some(self.running)}"
         return InvalidInput(f"scheduler {self.name}: batch {index} at {seconds:g} s: {broken}; state: {state}")
 
     def credit(self, batch: Batch, end: int) -> None:
         """Credit the tokens of a batch that ends at ``end``."""
         served_first = self._first_decodes(batch, end) if self.undecoded else []
-        finished = self._credit_decode(batch.decode, end)
+        finished = self._credit_decode(batch.decode)
         for request, tokens in batch.prefill:
             if self.prefill_left[request] == self.prompt[request]:
                 served_first.append(request)
@@ -335,7 +333,7 @@ class _State:
             self.first_decode[request] = end
         return [request for request in hit if not self.prompt[request]]
 
-    def _credit_decode(self, served: list[int], end: int) -> list[int]:
+    def _credit_decode(self, served: list[int]) -> list[int]:
         """Credit one token each; returns the requests this finishes."""
         left = self.decode_left
         finished = []

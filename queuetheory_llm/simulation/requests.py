@@ -155,9 +155,7 @@ def arrival_ticks(arrivals: Arrivals, clock: Clock, horizon: Fraction, rng: np.r
 
 
 @arrival_ticks.register
-def _deterministic(
-    arrivals: DeterministicArrivals, clock: Clock, horizon: Fraction, rng: np.random.Generator
-) -> Ticks:
+def _deterministic(arrivals: DeterministicArrivals, clock: Clock, horizon: Fraction, rng: np.random.Generator) -> Ticks:
     del rng
     return _multiples(arrivals.interval, 0, clock, horizon)
 
@@ -217,7 +215,7 @@ def replay(trace: Trace, clock: Clock, horizon: Fraction | None = None) -> Reque
     """
     recorded = trace.require_arrivals()
     factor = trace.tick * clock.rate
-    if len(trace) and int(recorded[-1]) * factor > LAST_TICK:
+    if int(recorded[-1]) * factor > LAST_TICK:
         raise clock.overflow()
     if factor.denominator == 1:
         arrival = recorded * factor.numerator
@@ -225,10 +223,10 @@ def replay(trace: Trace, clock: Clock, horizon: Fraction | None = None) -> Reque
         arrival = np.array([round(int(tick) * factor) for tick in recorded], dtype=np.int64)
     within = len(trace) if horizon is None else int(np.searchsorted(arrival, clock.bound(horizon)))
     if not within:
-        what = "the trace is empty" if not len(trace) else (
-            f"no request arrives before the horizon; the first arrives at {clock.seconds(arrival[0]):g} s"
+        raise InvalidInput(
+            f"no request arrives before the horizon; the first arrives at {clock.seconds(arrival[0]):g} s",
+            source=trace.source,
         )
-        raise InvalidInput(f"horizon: {what}", source=trace.source)
     lengths = trace.lengths
     return Requests(
         arrival=arrival[:within],
