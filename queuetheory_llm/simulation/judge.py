@@ -258,7 +258,7 @@ def _require_slot(engine: Engine, slot: Fraction) -> None:
 
 
 def _longest(engine: Engine, trace: Trace, horizon: Fraction | None) -> Fraction:
-    """Seconds the run may last, as every batch serves a token; at most what a 1 ns clock shows, which the run checks."""
+    """Seconds the run may last, as every batch serves a token; capped at what 1 ns ticks show, which the run checks."""
     if horizon is not None:
         return horizon
     law, tokens = engine.batch_time, int(trace.lengths.prefill.sum() + trace.lengths.decode.sum())
