@@ -132,17 +132,20 @@ def _too_short(run: Run, start: int, end: int) -> str | None:
 
 
 def _return_score(run: Run, start: int, end: int) -> float:
-    """Mean increment from above the median over its standard error; -inf when no return is needed."""
-    if _idle_share(run, start, end) >= 0.5:
+    """Mean increment from above the median over its standard error; -inf when the backlog plainly stays."""
+    if _idle_share(run, start, end) >= 0.5 or _hardly_moves(run, start, end):
         return -math.inf
     level = run.backlog(_edges(start, end, RETURN_WINDOWS))
     begin, increments = level[:-1], np.diff(level)
-    if not increments.any():
-        return -math.inf
     high = increments[begin > np.median(begin)]
     if high.size < 2 or not high.std():
         return 0.0
     return float(high.mean() / (high.std(ddof=1) / math.sqrt(high.size)))
+
+
+def _hardly_moves(run: Run, start: int, end: int) -> bool:
+    boundaries = run.ends[(run.ends >= start) & (run.ends <= end)]
+    return bool(np.ptp(run.backlog(boundaries)) <= run.requests.work.max() + run.tokens.max())
 
 
 def _idle_share(run: Run, start: int, end: int) -> float:

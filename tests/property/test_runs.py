@@ -273,7 +273,7 @@ MUTANT_ROWS = [(0, 4, 2), (0, 3, 2), (1, 5, 2), (1, 5, 2), (100, 1, 1)]
     ],
 )
 def test_a_batch_that_breaks_the_model_is_refused_with_its_state(change, at, complaint):
-    with pytest.raises(InvalidInput, match="prefilling .* decoding .* running") as caught:
+    with pytest.raises(InvalidInput, match=r"prefilling .* decoding .* running") as caught:
         run_rows(MUTANT_ENGINE, Mutated(change, at), MUTANT_ROWS)
     assert complaint in str(caught.value)
     assert f"scheduler mutated: batch {at} at " in str(caught.value)
