@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import IO, Annotated, Any
+from typing import IO, Annotated
 
 import attrs
 from cyclopts import Parameter
@@ -19,10 +19,10 @@ from queuetheory_llm.exact.numbers import to_fraction, to_seconds
 from queuetheory_llm.files.atomic import write_atomically
 from queuetheory_llm.files.model_file import load_model
 from queuetheory_llm.files.traces.reader import read_trace
-from queuetheory_llm.model.arrivals import PoissonArrivals
+from queuetheory_llm.model.arrivals import Arrivals, PoissonArrivals
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.system import System
-from queuetheory_llm.model.trace import Trace
+from queuetheory_llm.model.trace import Trace, TraceArrivals
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Policy
 from queuetheory_llm.schedulers.registry import parse_scheduler
@@ -30,8 +30,6 @@ from queuetheory_llm.simulation.judge import FirstToken, Simulation, simulate_tr
 from queuetheory_llm.simulation.judge import simulate as simulate_workload
 from queuetheory_llm.simulation.reference import Progress, Run
 
-#: Requests expected within the default horizon.
-DEFAULT_REQUESTS = 10_000
 _QUIET_SECONDS = 2.0  # a run shorter than this shows no progress bar
 
 
@@ -43,10 +41,7 @@ def simulate(
     trace: Annotated[str | None, Parameter(help="Replay this trace instead of the model's workload.")] = None,
     horizon: Annotated[
         str | None,
-        Parameter(
-            help=f"Simulated seconds. Default: the time of {DEFAULT_REQUESTS} requests; a trace runs until every "
-            "request is finished."
-        ),
+        Parameter(help="Simulated seconds. Default: 20 000 full batches or more; a trace runs until all are finished."),
     ] = None,
     seed: Annotated[int, Parameter(help="The same seed gives the same run.")] = 0,
     batch_log: Annotated[str | None, Parameter(help="Write every batch to this file, one JSON object a line.")] = None,
@@ -81,13 +76,12 @@ def simulate(
     if seed < 0:
         raise InvalidInput(f"--seed: {seed} is negative; give a whole number, at least 0")
     seconds = None if horizon is None else _positive("--horizon", horizon, _horizon)
-    system = load_model(model)
-    if trace is None:
-        plan = _workload_plan(system, rate, seconds, seed, first_token or "paper")
+    system = load_model(model, first_token=first_token)
+    if trace is not None:
+        recorded = read_trace(trace, first_token=first_token, strict=strict)
+        plan = _trace_plan(system.engine, recorded, seconds, first_token)
     else:
-        plan = _trace_plan(
-            system.engine, read_trace(trace, first_token=first_token, strict=strict), seconds, first_token
-        )
+        plan = _workload_plan(system, rate, seconds, seed, first_token)
     results = [plan.run(rule, log=batch_log is not None) for rule in rules]
     if latency:
         for result in results:
@@ -96,7 +90,7 @@ def simulate(
         run = results[0].run
         write_atomically(batch_log, lambda file: _write_log(run, file))
     if json:
-        runs = [{**plan.to_dict(), **result.to_dict()} for result in results]
+        runs = [{**result.to_dict(), "seed": plan.seed} for result in results]
         print_json("simulate", runs[0] if len(runs) == 1 else {"results": runs})
     else:
         _print(plan, results)
@@ -122,31 +116,20 @@ class _Plan:
     """What to run, whatever the rule."""
 
     title: str
-    notes: tuple[str, ...]
     seed: int | None
-    horizon: Fraction | None
     run_rule: Callable[[Policy, bool, Progress], Simulation]
 
     def run(self, rule: Policy, *, log: bool) -> Simulation:
         with _progress_bar(f"simulate {rule.name}") as progress:
             return self.run_rule(rule, log, progress)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "horizon": None if self.horizon is None else float(self.horizon),
-            "seed": self.seed,
-        }
-
 
 def _workload_plan(
-    system: System, rate: str | None, horizon: Fraction | None, seed: int, first_token: FirstToken
+    system: System, rate: str | None, horizon: Fraction | None, seed: int, asked: FirstToken | None
 ) -> _Plan:
-    workload = _with_rate(system, rate)
-    assert workload.rate is not None
-    notes: tuple[str, ...] = ()
-    if horizon is None:
-        horizon = Fraction(round(DEFAULT_REQUESTS / workload.rate * 1000) or 1, 1000)
-        notes = (f"horizon: {float(horizon):g} s, the time of about {DEFAULT_REQUESTS} requests; --horizon changes it",)
+    workload, arrivals = _with_rate(system, rate)
+    if isinstance(arrivals, TraceArrivals):
+        return _trace_plan(system.engine, arrivals.trace, horizon, asked)
 
     def run_rule(rule: Policy, log: bool, progress: Progress) -> Simulation:
         return simulate_workload(
@@ -155,24 +138,24 @@ def _workload_plan(
             workload,
             horizon=horizon,
             seed=seed,
-            first_token=first_token,
+            first_token=asked or "paper",
             log=log,
             progress=progress,
         )
 
-    title = f"{system.name}: {float(workload.rate):g} requests/s for {float(horizon):g} s, seed {seed}"
-    return _Plan(title=title, notes=notes, seed=seed, horizon=horizon, run_rule=run_rule)
+    return _Plan(title=f"{system.name}: {float(arrivals.rate):g} requests/s, seed {seed}", seed=seed, run_rule=run_rule)
 
 
-def _with_rate(system: System, rate: str | None) -> Workload:
+def _with_rate(system: System, rate: str | None) -> tuple[Workload, Arrivals]:
+    """The workload at the rate asked for, and its arrival process."""
     workload = system.require_workload()
+    arrivals = workload.arrivals
     if rate is not None:
         value = _positive("--rate", rate, to_fraction)
-        arrivals = workload.arrivals
-        return workload.with_arrivals(PoissonArrivals(rate=value) if arrivals is None else arrivals.with_rate(value))
-    if workload.arrivals is None:
+        arrivals = PoissonArrivals(rate=value) if arrivals is None else arrivals.with_rate(value)
+    if arrivals is None:
         raise InvalidInput(f"{system.name}: workload.rate: missing; give the workload a rate, or --rate R")
-    return workload
+    return workload.with_arrivals(arrivals), arrivals
 
 
 def _trace_plan(engine: Engine, trace: Trace, horizon: Fraction | None, asked: FirstToken | None) -> _Plan:
@@ -182,9 +165,8 @@ def _trace_plan(engine: Engine, trace: Trace, horizon: Fraction | None, asked: F
     def run_rule(rule: Policy, log: bool, progress: Progress) -> Simulation:
         return simulate_trace(engine, rule, trace, horizon=horizon, first_token=first_token, log=log, progress=progress)
 
-    until = "until every request is finished" if horizon is None else f"for {float(horizon):g} s"
-    title = f"{trace.source}: {len(trace)} requests ({trace.format}) replayed {until}"
-    return _Plan(title=title, notes=(), seed=None, horizon=horizon, run_rule=run_rule)
+    title = f"{trace.source}: {len(trace)} requests ({trace.format}) replayed"
+    return _Plan(title=title, seed=None, run_rule=run_rule)
 
 
 @contextmanager
@@ -209,12 +191,11 @@ def _write_log(run: Run, file: IO[bytes]) -> None:
 
 
 def _print(plan: _Plan, results: Sequence[Simulation]) -> None:
-    print_notes(plan.notes)
     print_notes(dict.fromkeys(note for result in results for note in result.notes))
     print_table(
         ["scheduler", "verdict", "basis", "load", "measured", "drift tokens/s", "99 % interval", "finished", "present"],
         [_row(result) for result in results],
-        title=plan.title,
+        title=f"{plan.title}; {results[0].run.clock.seconds(results[0].run.end):g} s, from empty",
     )
     for result in results:
         print(f"{result.scheduler}: {result.judgement.verdict.value}: {result.judgement.reason}")

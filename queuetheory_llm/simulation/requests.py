@@ -211,9 +211,9 @@ def replay(trace: Trace, clock: Clock, horizon: Fraction | None = None) -> Reque
     Raises
     ------
     InvalidInput
-        If the trace has no times, none before the horizon, or times beyond the clock.
+        If the trace has no requests with times, none before the horizon, or times beyond the clock.
     """
-    recorded = trace.require_arrivals()
+    recorded, lengths = trace.require_arrivals(), trace.require_rows()
     factor = trace.tick * clock.rate
     if int(recorded[-1]) * factor > LAST_TICK:
         raise clock.overflow()
@@ -227,7 +227,6 @@ def replay(trace: Trace, clock: Clock, horizon: Fraction | None = None) -> Reque
             f"no request arrives before the horizon; the first arrives at {clock.seconds(arrival[0]):g} s",
             source=trace.source,
         )
-    lengths = trace.lengths
     return Requests(
         arrival=arrival[:within],
         prefill=lengths.prefill[:within],
