@@ -43,7 +43,7 @@ def simulate(
         str | None,
         Parameter(help="Simulated seconds. Default: 20 000 full batches or more; a trace runs until all are finished."),
     ] = None,
-    seed: Annotated[int, Parameter(help="The same seed gives the same run.")] = 0,
+    seed: Annotated[str, Parameter(help="Whole number; the same seed gives the same run.")] = "0",
     batch_log: Annotated[str | None, Parameter(help="Write every batch to this file, one JSON object a line.")] = None,
     first_token: Annotated[
         FirstToken | None,
@@ -73,15 +73,14 @@ def simulate(
         raise InvalidInput("--batch-log: one log holds one run; give one --scheduler")
     if trace is not None and rate is not None:
         raise InvalidInput("--rate: a trace has its own rate; leave out --rate or --trace")
-    if seed < 0:
-        raise InvalidInput(f"--seed: {seed} is negative; give a whole number, at least 0")
+    start = _seed(seed)
     seconds = None if horizon is None else _positive("--horizon", horizon, _horizon)
     system = load_model(model, first_token=first_token)
     if trace is not None:
         recorded = read_trace(trace, first_token=first_token, strict=strict)
         plan = _trace_plan(system.engine, recorded, seconds, first_token)
     else:
-        plan = _workload_plan(system, rate, seconds, seed, first_token)
+        plan = _workload_plan(system, rate, seconds, start, first_token)
     results = [plan.run(rule, log=batch_log is not None) for rule in rules]
     if latency:
         for result in results:
@@ -94,6 +93,12 @@ def simulate(
         print_json("simulate", runs[0] if len(runs) == 1 else {"results": runs})
     else:
         _print(plan, results)
+
+
+def _seed(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidInput(f"--seed: {text!r} is not a whole number, at least 0; give one such as 7")
+    return int(text)
 
 
 def _positive(flag: str, text: str, read: Callable[[str], Fraction]) -> Fraction:
