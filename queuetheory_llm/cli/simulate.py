@@ -1,0 +1,242 @@
+"""``qt-llm simulate``: run one system, say whether it is stable and how long requests take."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import IO, Annotated
+
+import attrs
+from cyclopts import Parameter
+
+from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table
+from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.exact.numbers import to_fraction, to_seconds
+from queuetheory_llm.files.atomic import write_atomically
+from queuetheory_llm.files.model_file import load_model
+from queuetheory_llm.files.traces.reader import read_trace
+from queuetheory_llm.model.arrivals import Arrivals, PoissonArrivals
+from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.model.system import System
+from queuetheory_llm.model.trace import Trace, TraceArrivals
+from queuetheory_llm.model.workload import Workload
+from queuetheory_llm.schedulers.policy import Policy
+from queuetheory_llm.schedulers.registry import parse_scheduler
+from queuetheory_llm.simulation.judge import FirstToken, Simulation, simulate_trace
+from queuetheory_llm.simulation.judge import simulate as simulate_workload
+from queuetheory_llm.simulation.reference import Progress, Run
+
+_QUIET_SECONDS = 2.0  # a run shorter than this shows no progress bar
+
+
+def simulate(
+    model: str = "codellama-34b-a100",
+    *,
+    scheduler: Schedulers = None,
+    rate: Annotated[str | None, Parameter(help="Requests per second, in place of the model's.")] = None,
+    trace: Annotated[str | None, Parameter(help="Replay this trace instead of the model's workload.")] = None,
+    horizon: Annotated[
+        str | None,
+        Parameter(help="Simulated seconds. Default: 20 000 full batches or more; a trace runs until all are finished."),
+    ] = None,
+    seed: Annotated[str, Parameter(help="Whole number; the same seed gives the same run.")] = "0",
+    batch_log: Annotated[str | None, Parameter(help="Write every batch to this file, one JSON object a line.")] = None,
+    first_token: Annotated[
+        FirstToken | None,
+        Parameter(
+            help="The first output comes with the first decode token (paper; default for models) or with the last "
+            "prefill chunk (engine; default for traces)."
+        ),
+    ] = None,
+    strict: Annotated[bool, Parameter(negative=(), help="Refuse an unsorted trace instead of sorting it.")] = False,
+    latency: Annotated[
+        bool, Parameter(negative=(), help="Insist on mean latencies: an error where the system is UNSTABLE.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Run one engine from empty: verdict, token drift with its 99 % interval, latencies.
+
+    With one --scheduler (default: sarathi) --json prints the object of its run; with several, their objects are a
+    list under "results".
+
+    Parameters
+    ----------
+    model
+        A model file or the name of a packaged model.
+    """
+    rules = [parse_scheduler(name) for name in scheduler or ["sarathi"]]
+    if batch_log is not None and len(rules) > 1:
+        raise InvalidInput("--batch-log: one log holds one run; give one --scheduler")
+    if trace is not None and rate is not None:
+        raise InvalidInput("--rate: a trace has its own rate; leave out --rate or --trace")
+    start = _seed(seed)
+    seconds = None if horizon is None else _positive("--horizon", horizon, _horizon)
+    system = load_model(model, first_token=first_token)
+    if trace is not None:
+        recorded = read_trace(trace, first_token=first_token, strict=strict)
+        plan = _trace_plan(system.engine, recorded, seconds, first_token)
+    else:
+        plan = _workload_plan(system, rate, seconds, start, first_token)
+    results = [plan.run(rule, log=batch_log is not None) for rule in rules]
+    if latency:
+        for result in results:
+            result.require_means()
+    if batch_log is not None:
+        run = results[0].run
+        write_atomically(batch_log, lambda file: _write_log(run, file))
+    if json:
+        runs = [{**result.to_dict(), "seed": plan.seed} for result in results]
+        print_json("simulate", runs[0] if len(runs) == 1 else {"results": runs})
+    else:
+        _print(plan, results)
+
+
+def _seed(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidInput(f"--seed: {text!r} is not a whole number, at least 0; give one such as 7")
+    return int(text)
+
+
+def _positive(flag: str, text: str, read: Callable[[str], Fraction]) -> Fraction:
+    try:
+        value = read(text)
+    except InvalidInput as error:
+        raise InvalidInput(f"{flag}: {fault}" for fault in error.faults) from None
+    if value <= 0:
+        raise InvalidInput(f"{flag}: {text} is not positive; give a number above 0")
+    return value
+
+
+def _horizon(text: str) -> Fraction:
+    """A bare number counts seconds, as everywhere on the command line."""
+    return to_seconds(text) if text[-1:].isalpha() else to_fraction(text)
+
+
+@attrs.frozen(kw_only=True)
+class _Plan:
+    """What to run, whatever the rule."""
+
+    title: str
+    seed: int | None
+    run_rule: Callable[[Policy, bool, Progress], Simulation]
+
+    def run(self, rule: Policy, *, log: bool) -> Simulation:
+        with _progress_bar(f"simulate {rule.name}") as progress:
+            return self.run_rule(rule, log, progress)
+
+
+def _workload_plan(
+    system: System, rate: str | None, horizon: Fraction | None, seed: int, asked: FirstToken | None
+) -> _Plan:
+    workload, arrivals = _with_rate(system, rate)
+    if isinstance(arrivals, TraceArrivals):
+        return _trace_plan(system.engine, arrivals.trace, horizon, asked)
+
+    def run_rule(rule: Policy, log: bool, progress: Progress) -> Simulation:
+        return simulate_workload(
+            system.engine,
+            rule,
+            workload,
+            horizon=horizon,
+            seed=seed,
+            first_token=asked or "paper",
+            log=log,
+            progress=progress,
+        )
+
+    return _Plan(title=f"{system.name}: {float(arrivals.rate):g} requests/s, seed {seed}", seed=seed, run_rule=run_rule)
+
+
+def _with_rate(system: System, rate: str | None) -> tuple[Workload, Arrivals]:
+    """The workload at the rate asked for, and its arrival process."""
+    workload = system.require_workload()
+    arrivals = workload.arrivals
+    if rate is not None:
+        value = _positive("--rate", rate, to_fraction)
+        arrivals = PoissonArrivals(rate=value) if arrivals is None else arrivals.with_rate(value)
+    if arrivals is None:
+        raise InvalidInput(f"{system.name}: workload.rate: missing; give the workload a rate, or --rate R")
+    return workload.with_arrivals(arrivals), arrivals
+
+
+def _trace_plan(engine: Engine, trace: Trace, horizon: Fraction | None, asked: FirstToken | None) -> _Plan:
+    # A format that records v_d itself leaves the convention of the latencies to the flag.
+    first_token: FirstToken = "paper" if "paper" in (trace.first_token, asked) else "engine"
+
+    def run_rule(rule: Policy, log: bool, progress: Progress) -> Simulation:
+        return simulate_trace(engine, rule, trace, horizon=horizon, first_token=first_token, log=log, progress=progress)
+
+    title = f"{trace.source}: {len(trace)} requests ({trace.format}) replayed"
+    return _Plan(title=title, seed=None, run_rule=run_rule)
+
+
+@contextmanager
+def _progress_bar(title: str) -> Iterator[Progress]:
+    """A bar on stderr, from the moment the run proves to be long; none where stderr is no terminal."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    began = time.monotonic()
+    with Bar(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(title, total=1.0, visible=False)
+
+        def report(share: float) -> None:
+            bar.update(task, completed=share, visible=time.monotonic() - began > _QUIET_SECONDS)
+
+        yield report
+
+
+def _write_log(run: Run, file: IO[bytes]) -> None:
+    for line in run.log_lines():
+        file.write(json_module.dumps(line).encode() + b"\n")
+
+
+def _print(plan: _Plan, results: Sequence[Simulation]) -> None:
+    print_notes(dict.fromkeys(note for result in results for note in result.notes))
+    print_table(
+        ["scheduler", "verdict", "basis", "load", "measured", "drift tokens/s", "99 % interval", "finished", "present"],
+        [_row(result) for result in results],
+        title=f"{plan.title}; {results[0].run.clock.seconds(results[0].run.end):g} s, from empty",
+    )
+    for result in results:
+        print(f"{result.scheduler}: {result.judgement.verdict.value}: {result.judgement.reason}")
+        print(f"  measured {result.measured.verdict.value}: {result.measured.reason}")
+    for result in results:
+        _print_latency(result)
+
+
+def _row(result: Simulation) -> list[str]:
+    judgement, drift = result.judgement, result.measured.drift
+    return [
+        result.scheduler,
+        judgement.verdict.value,
+        "-" if judgement.basis is None else judgement.basis.value,
+        number(judgement.load),
+        result.measured.verdict.value,
+        "-" if drift is None else number(drift.mean, 4),
+        "-" if drift is None else f"{drift.low:.4g} .. {drift.high:.4g}",
+        str(result.requests["finished"]),
+        str(result.requests["present"]),
+    ]
+
+
+def _print_latency(result: Simulation) -> None:
+    print_table(
+        ["seconds", "mean", "p50", "p90", "p95", "p99", "of requests"],
+        [
+            [
+                name,
+                *(number(value, 4) for value in (each.mean, each.p50, each.p90, each.p95, each.p99)),
+                str(each.count),
+            ]
+            for name, each in result.latency.items()
+        ],
+        title=f"{result.scheduler}: latency of the {result.requests['finished']} finished requests "
+        f"({result.requests['present']} unfinished), first token: {result.first_token}",
+    )
+    if result.means_refused:
+        print(f"no means: {result.means_refused}")

@@ -1,0 +1,1 @@
+"""Runs of one engine: a plain reference runner, and what is said of a run."""

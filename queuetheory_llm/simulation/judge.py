@@ -1,0 +1,285 @@
+"""A run with its judgement: by a theorem where one applies, else by what the run shows.
+
+The only module of `simulation` that knows `stability`: theory and measurement meet here and are reported apart.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, Literal
+
+import attrs
+import numpy as np
+
+from queuetheory_llm.errors import InfeasibleRequest, InvalidInput
+from queuetheory_llm.exact.numbers import Number, exact_text, to_seconds
+from queuetheory_llm.model.arrivals import SlottedArrivals
+from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.model.trace import Trace, TraceArrivals
+from queuetheory_llm.model.workload import RequestClass, Workload
+from queuetheory_llm.schedulers.policy import Policy, Scheduler
+from queuetheory_llm.simulation.clock import LAST_TICK, Clock, generators
+from queuetheory_llm.simulation.reference import Progress, Run, run
+from queuetheory_llm.simulation.requests import fixed_times, replay, sample
+from queuetheory_llm.simulation.statistics import Measured, Summary, latencies, measure
+from queuetheory_llm.stability.thresholds import threshold
+from queuetheory_llm.verdict import Basis, Judgement, Verdict
+
+FirstToken = Literal["paper", "engine"]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Simulation:
+    """One run and what is said of it.
+
+    Attributes
+    ----------
+    scheduler : str
+    run : Run
+    judgement : Judgement
+        Of the system, by theory where it applies.
+    measured : Measured
+        Of the run alone.
+    first_token : {"paper", "engine"}
+        Convention of ttft and tpot, see `statistics.latencies`.
+    latency : dict of str to Summary
+        "ttft", "tpot", "e2e" of the finished requests, seconds.
+    means_refused : str or None
+        Why the latencies carry no means; None when they do.
+    notes : tuple of str
+        What was rounded or derived.
+    """
+
+    scheduler: str
+    run: Run
+    judgement: Judgement
+    measured: Measured
+    first_token: FirstToken
+    latency: dict[str, Summary]
+    means_refused: str | None
+    notes: tuple[str, ...]
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """Number ``arrived``, ``finished`` and ``present`` at the end of the run."""
+        arrived, finished = len(self.run.requests), self.run.finished
+        return {"arrived": arrived, "finished": finished, "present": arrived - finished}
+
+    def require_means(self) -> None:
+        """Refuse to give mean latencies that do not exist.
+
+        Raises
+        ------
+        InvalidInput
+            If the verdict is UNSTABLE and the run is not a whole trace.
+        """
+        if self.means_refused and self.judgement.verdict is Verdict.UNSTABLE:
+            raise InvalidInput(
+                f"--latency: mean latencies do not exist: {self.scheduler} is UNSTABLE here "
+                f"({self.judgement.reason}); lower the rate"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object ``qt-llm simulate --json`` prints, without its schema; times in seconds."""
+        judgement = self.judgement
+        return {
+            "scheduler": self.scheduler,
+            "verdict": judgement.verdict.value,
+            "basis": None if judgement.basis is None else judgement.basis.value,
+            "reason": judgement.reason,
+            "load": None if judgement.load is None else float(judgement.load),
+            "load_exact": None if judgement.load is None else exact_text(judgement.load),
+            "margin": None if judgement.margin is None else float(judgement.margin),
+            "measured": self.measured.to_dict(),
+            "requests": self.requests,
+            "batches": int(self.run.tokens.size),
+            "horizon": None if self.run.until is None else self.run.clock.seconds(self.run.until),
+            "seconds": self.run.clock.seconds(self.run.end),
+            "first_token": self.first_token,
+            "latency": {name: summary.to_dict() for name, summary in self.latency.items()},
+            "means_refused": self.means_refused,
+            "notes": list(self.notes),
+        }
+
+
+def simulate(
+    engine: Engine,
+    scheduler: Scheduler,
+    workload: Workload,
+    *,
+    horizon: Number | None = None,
+    seed: int = 0,
+    first_token: FirstToken = "paper",
+    log: bool = False,
+    progress: Progress | None = None,
+) -> Simulation:
+    """Run a workload from an empty engine and judge it.
+
+    Parameters
+    ----------
+    engine, scheduler, workload
+        The workload needs an arrival process.
+    horizon : number or duration, optional
+        Seconds; requests arrive, and batches start, strictly before it. See `default_horizon`.
+    seed : int
+        The same seed gives the same run.
+    first_token : {"paper", "engine"}
+        Convention of ttft and tpot.
+    log : bool
+        Keep the contents of every batch.
+    progress : callable, optional
+        Told the share of the run that is done.
+
+    Raises
+    ------
+    InvalidInput
+        If an argument is out of range, the workload has no rate, or slots and batches differ in length.
+    InfeasibleRequest
+        If the rule can never serve one of the requests.
+    """
+    if workload.arrivals is None:
+        raise InvalidInput("workload: rate: missing; give the workload a rate, or --rate R")
+    if isinstance(workload.arrivals, SlottedArrivals):
+        _require_slot(engine, workload.arrivals.slot)
+    notes = workload.notes
+    if horizon is None:
+        end = default_horizon(engine, workload, workload.arrivals.rate)
+        notes = (*notes, f"horizon: {float(end):g} s by default, 20 000 full batches or more; --horizon changes it")
+    else:
+        end = _positive_seconds(horizon)
+    clock = Clock.fit(generators(engine.batch_time, engine.b_max) | fixed_times(workload.arrivals), end)
+    requests = sample(workload, clock, end, np.random.default_rng(seed))
+    done = run(engine, scheduler, requests, clock, until=clock.bound(end), log=log, progress=progress)
+    measured = measure(done)
+    judgement = judge(engine, scheduler, workload, measured)
+    return _report(scheduler, done, judgement, measured, first_token, notes, whole_trace=False)
+
+
+def simulate_trace(
+    engine: Engine,
+    scheduler: Scheduler,
+    trace: Trace,
+    *,
+    horizon: Number | None = None,
+    first_token: FirstToken = "engine",
+    log: bool = False,
+    progress: Progress | None = None,
+) -> Simulation:
+    """Replay a trace at its recorded times, until every request is finished unless a horizon stops it.
+
+    The judgement is that of a stationary stream with the rate and the lengths of the trace. Parameters and errors are
+    those of `simulate`.
+    """
+    end = None if horizon is None else _positive_seconds(horizon)
+    clock = Clock.fit(generators(engine.batch_time, engine.b_max) | {trace.tick}, _longest(engine, trace, end))
+    requests = replay(trace, clock, end)
+    until = None if end is None else clock.bound(end)
+    done = run(engine, scheduler, requests, clock, until=until, log=log, progress=progress)
+    measured = measure(done)
+    judgement = _judge_trace(engine, scheduler, trace, measured)
+    whole = done.finished == len(trace)
+    return _report(scheduler, done, judgement, measured, first_token, trace.notes, whole_trace=whole)
+
+
+def judge(engine: Engine, scheduler: Scheduler, workload: Workload, measured: Measured) -> Judgement:
+    """Judgement by a theorem where one decides, else by the measurement; the load of theory is kept either way."""
+    theory = _theory(engine, scheduler, workload)
+    if theory.verdict is not Verdict.UNDECIDED:
+        return theory
+    return Judgement(
+        verdict=measured.verdict,
+        basis=Basis.SIMULATION,
+        reason=f"no theorem decides ({theory.reason}); the run: {measured.reason}",
+        load=theory.load,
+    )
+
+
+def _theory(engine: Engine, scheduler: Scheduler, workload: Workload) -> Judgement:
+    if not isinstance(scheduler, Policy) or workload.rate is None:
+        return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason="a rule outside the known policies")
+    try:
+        return threshold(engine, scheduler, workload).judge(workload.rate)
+    except InfeasibleRequest as error:  # a law may allow prompts that the sampled requests do not have
+        return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason=str(error))
+
+
+def _judge_trace(engine: Engine, scheduler: Scheduler, trace: Trace, measured: Measured) -> Judgement:
+    if trace.rate is None:
+        return Judgement(
+            verdict=Verdict.UNDECIDED,
+            basis=None,
+            reason="all requests arrive at one instant: the trace has no rate to judge",
+        )
+    workload = Workload(classes=(RequestClass(lengths=trace.lengths),), arrivals=TraceArrivals(trace=trace))
+    judged = judge(engine, scheduler, workload, measured)
+    remark = "a finite trace always ends; judged as a stationary stream of its rate and lengths"
+    return attrs.evolve(judged, reason=f"{judged.reason} ({remark})")
+
+
+def _report(
+    scheduler: Scheduler,
+    done: Run,
+    judgement: Judgement,
+    measured: Measured,
+    first_token: FirstToken,
+    notes: tuple[str, ...],
+    *,
+    whole_trace: bool,
+) -> Simulation:
+    refused = None
+    if not whole_trace and judgement.verdict is not Verdict.STABLE:
+        refused = (
+            f"mean latencies depend on the run length unless the system is STABLE; it is {judgement.verdict.value}"
+        )
+    summaries = {name: Summary.of(values) for name, values in latencies(done, first_token).items()}
+    if refused:
+        summaries = {name: attrs.evolve(summary, mean=None) for name, summary in summaries.items()}
+    return Simulation(
+        scheduler=scheduler.name,
+        run=done,
+        judgement=judgement,
+        measured=measured,
+        first_token=first_token,
+        latency=summaries,
+        means_refused=refused,
+        notes=(*notes, *done.clock.notes),
+    )
+
+
+def default_horizon(engine: Engine, workload: Workload, rate: Fraction) -> Fraction:
+    """Seconds that settle the measured verdict of most systems within seconds of computing.
+
+    20 000 full batches; at least 50 lifetimes of a request that never waits, and 2 000 requests; at most 500 000.
+    """
+    batch = engine.batch_time.seconds(engine.b_max)
+    lifetime = (Fraction(workload.mean_decode) + 1) * batch
+    seconds = min(max(20_000 * batch, 50 * lifetime, 2_000 / rate), 500_000 / rate)
+    return Fraction(f"{float(seconds):.3g}")
+
+
+def _positive_seconds(horizon: Number) -> Fraction:
+    seconds = to_seconds(horizon)
+    if seconds <= 0:
+        raise InvalidInput(f"--horizon: {float(seconds):g} s is not positive; give the seconds to simulate")
+    return seconds
+
+
+def _require_slot(engine: Engine, slot: Fraction) -> None:
+    law = engine.batch_time
+    for tokens in sorted({1, engine.b_max, *law.corners(1, engine.b_max)}):
+        if law.seconds(tokens) != slot:
+            raise InvalidInput(
+                f"workload.slot: a batch of {tokens} tokens lasts {float(law.seconds(tokens)):g} s, "
+                f"a slot {float(slot):g} s; slotted arrivals need batches of one slot"
+            )
+
+
+def _longest(engine: Engine, trace: Trace, horizon: Fraction | None) -> Fraction:
+    """Seconds the run may last, as every batch serves a token; capped at what 1 ns ticks show, which the run checks."""
+    if horizon is not None:
+        return horizon
+    law, lengths = engine.batch_time, trace.require_rows()
+    tokens = int(lengths.prefill.sum() + lengths.decode.sum())
+    slowest = max(law.seconds(size) for size in {1, engine.b_max, *law.corners(1, engine.b_max)})
+    last = int(trace.require_arrivals()[-1]) * trace.tick
+    return min(max(last, trace.tick) + tokens * slowest, Fraction(LAST_TICK, 10**9))

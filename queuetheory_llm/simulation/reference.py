@@ -1,0 +1,383 @@
+"""The reference runner: the engine of Dai et al. 2025, section 2, in plain Python, for any rule.
+
+A batch is formed at a boundary from the requests that have arrived at or before it, lasts t(b) and is not preempted;
+its tokens are credited at its end. A request whose last prompt token is in batch n may decode from batch n + 1 on. An
+idle engine starts a batch at the next arrival, with all that arrive at that instant. With slotted arrivals, which come
+at slot starts and meet batches of one slot, this is the slotted model: an empty slot passes.
+
+Every other form of the model is held to this one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Iterator
+from numbers import Integral
+from typing import Any
+
+import attrs
+import numpy as np
+
+from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.schedulers.policy import Batch, Scheduler, View
+from queuetheory_llm.simulation.clock import LAST_TICK, BatchTicks, Clock
+from queuetheory_llm.simulation.requests import Requests, Ticks
+
+#: Told the share of the run that is done, in [0, 1].
+Progress = Callable[[float], None]
+
+NEVER = -1
+_REPORT_EVERY = 1024  # batches between two reports of progress
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Run:
+    """What happened, on the ticks of ``clock``.
+
+    Attributes
+    ----------
+    requests : Requests
+        Those that arrived, n of them.
+    until : int or None
+        No batch starts at or after this tick; None when the run went on until every request was finished.
+    starts, durations, tokens : int64 arrays of shape (batches,)
+        Start and length of each batch in ticks, tokens in it.
+    first_decode : int64 array of shape (n,)
+        Tick at the end of the batch with the request's first decode token; `NEVER` if there was none.
+    last_prefill : int64 array of shape (n,)
+        Tick at the end of the batch with its last prompt token; `NEVER` if there was none.
+    finish : int64 array of shape (n,)
+        Tick at which its last token was credited; `NEVER` if unfinished.
+    batches : tuple of Batch or None
+        What was in each batch, when a log was asked for.
+    """
+
+    clock: Clock
+    requests: Requests
+    until: int | None
+    starts: Ticks
+    durations: Ticks
+    tokens: Ticks
+    first_decode: Ticks
+    last_prefill: Ticks
+    finish: Ticks
+    batches: tuple[Batch, ...] | None = None
+
+    @property
+    def ends(self) -> Ticks:
+        """Ticks of the batch boundaries after crediting, shape (batches,)."""
+        return self.starts + self.durations
+
+    @property
+    def end(self) -> int:
+        """Last tick of the run: the end of the last batch, or ``until`` if that is later."""
+        last = int(self.ends[-1]) if self.ends.size else 0
+        return max(last, self.until or 0)
+
+    @property
+    def finished(self) -> int:
+        """Number of finished requests."""
+        return int(np.count_nonzero(self.finish != NEVER))
+
+    def backlog(self, ticks: Ticks) -> Ticks:
+        """Tokens that have arrived and are not credited, at each of ``ticks``; same shape.
+
+        Arrivals at the tick count, and so do the credits of a batch that ends there.
+        """
+        arrived = np.concatenate([[0], np.cumsum(self.requests.work)])
+        served = np.concatenate([[0], np.cumsum(self.tokens)])
+        come = np.searchsorted(self.requests.arrival, ticks, side="right")
+        done = np.searchsorted(self.ends, ticks, side="right")
+        return np.asarray(arrived[come] - served[done], dtype=np.int64)
+
+    def backlog_slope(self, end: int, start: int | None = None) -> float:
+        """(backlog(end) - backlog(start))/(end - start) in tokens/s; ``start`` is half of ``end`` unless given."""
+        begin = end // 2 if start is None else start
+        before, after = self.backlog(np.array([begin, end]))
+        return float(after - before) / self.clock.seconds(end - begin)
+
+    def log_lines(self) -> Iterator[dict[str, Any]]:
+        """One object a batch: start and seconds, tokens, prefill [[request, tokens], ...], decode [request, ...]."""
+        if self.batches is None:
+            raise InvalidInput("batch log: the run kept none; run it with log=True")
+        for start, duration, tokens, batch in zip(
+            self.starts.tolist(), self.durations.tolist(), self.tokens.tolist(), self.batches, strict=True
+        ):
+            yield {
+                "start": self.clock.seconds(start),
+                "seconds": self.clock.seconds(duration),
+                "tokens": tokens,
+                "prefill": [list(part) for part in batch.prefill],
+                "decode": list(batch.decode),
+            }
+
+
+def run(
+    engine: Engine,
+    scheduler: Scheduler,
+    requests: Requests,
+    clock: Clock,
+    *,
+    until: int | None = None,
+    log: bool = False,
+    progress: Progress | None = None,
+) -> Run:
+    """Run one engine under one rule.
+
+    Parameters
+    ----------
+    engine : Engine
+    scheduler : Scheduler
+        A `Policy` or any object with ``name`` and ``form(view)``.
+    requests : Requests
+        On the ticks of ``clock``.
+    until : int, optional
+        Start no batch at or after this tick; without it the run ends when every request is finished.
+    log : bool
+        Keep the contents of every batch.
+    progress : callable, optional
+        Called now and then with the share of the run that is done.
+
+    Raises
+    ------
+    InfeasibleRequest
+        If the rule can never serve one of the requests.
+    InvalidInput
+        If the rule forms a batch that breaks a limit of the model, or the run outlives the clock.
+    """
+    requests.require_feasible(scheduler, engine)
+    state = _State(engine, scheduler, requests)
+    duration = BatchTicks(engine.batch_time, clock)
+    record = _Record(log)
+    now = 0
+    while state.advance(now):
+        if not state.present:
+            now = state.next_arrival
+            continue
+        if until is not None and now >= until:
+            break
+        batch = scheduler.form(state.view)
+        try:
+            tokens = state.check(batch)
+        except _Broken as broken:
+            raise state.refusal(len(record.tokens), clock.seconds(now), broken) from None
+        end = now + duration[tokens]
+        if end > LAST_TICK:
+            raise clock.overflow()
+        state.credit(batch, end)
+        record.add(now, end - now, tokens, batch)
+        if progress is not None and len(record.tokens) % _REPORT_EVERY == 0:
+            progress(end / until if until else record.served / state.total)
+        now = end
+    return Run(clock=clock, requests=requests, until=until, **record.arrays(), **state.arrays())
+
+
+class _Broken(Exception):
+    """A limit of the model that a batch breaks, in words."""
+
+
+class _Record:
+    """The batches so far."""
+
+    def __init__(self, log: bool) -> None:
+        self.starts: list[int] = []
+        self.durations: list[int] = []
+        self.tokens: list[int] = []
+        self.served = 0
+        self.batches: list[Batch] | None = [] if log else None
+
+    def add(self, start: int, duration: int, tokens: int, batch: Batch) -> None:
+        self.starts.append(start)
+        self.durations.append(duration)
+        self.tokens.append(tokens)
+        self.served += tokens
+        if self.batches is not None:  # a rule may use its lists again
+            self.batches.append(Batch(list(batch.prefill), list(batch.decode)))
+
+    def arrays(self) -> dict[str, Any]:
+        return {
+            "starts": np.array(self.starts, dtype=np.int64),
+            "durations": np.array(self.durations, dtype=np.int64),
+            "tokens": np.array(self.tokens, dtype=np.int64),
+            "batches": None if self.batches is None else tuple(self.batches),
+        }
+
+
+class _State:
+    """The requests present, kept in the orders a `View` shows.
+
+    Deques where requests leave near the front, so that a long backlog costs nothing; ``decoding`` stays sorted by
+    insertion. Only requests that change phase touch these; a decode token costs one decrement.
+    """
+
+    def __init__(self, engine: Engine, scheduler: Scheduler, requests: Requests) -> None:
+        self.name = scheduler.name
+        self.arrival: list[int] = requests.arrival.tolist()
+        self.prompt: list[int] = requests.prefill.tolist()
+        self.prefill_left: list[int] = self.prompt.copy()
+        self.decode_left: list[int] = requests.decode.tolist()
+        self.total = int(requests.work.sum())
+        self.arrived = 0
+        self.prefilling: deque[int] = deque()
+        self.decoding: list[int] = []
+        self.waiting: deque[int] = deque()
+        self.running: list[int] = []
+        self.undecoded: set[int] = set()  # past the prompt, without a decode token yet
+        never = [NEVER] * len(self.arrival)
+        self.first_decode, self.last_prefill, self.finish = never, never.copy(), never.copy()
+        self.b_max = engine.b_max
+        self.k_max = engine.b_max if engine.k_max is None else engine.k_max
+        self.view = View(
+            b_max=engine.b_max,
+            k_max=engine.k_max,
+            prefilling=self.prefilling,
+            decoding=self.decoding,
+            waiting=self.waiting,
+            running=self.running,
+            prefill_left=self.prefill_left,
+        )
+
+    @property
+    def present(self) -> int:
+        return len(self.prefilling) + len(self.decoding)
+
+    @property
+    def next_arrival(self) -> int:
+        return self.arrival[self.arrived]
+
+    def advance(self, now: int) -> bool:
+        """Let in what has arrived at or before ``now``; False when nothing is present or to come."""
+        arrival, request = self.arrival, self.arrived
+        while request < len(arrival) and arrival[request] <= now:
+            self.waiting.append(request)
+            if self.prefill_left[request]:
+                self.prefilling.append(request)
+            else:
+                self.decoding.append(request)  # the latest arrival comes last
+                self.undecoded.add(request)
+            request += 1
+        self.arrived = request
+        return bool(self.prefilling or self.decoding or request < len(arrival))
+
+    def check(self, batch: Batch) -> int:
+        """Tokens of the batch, which must keep to the model; `_Broken` names the limit it breaks."""
+        tokens = self._check_prefill(batch) + self._check_decode(batch)
+        if tokens > self.b_max:
+            raise _Broken(f"{tokens} tokens are above the budget b_max = {self.b_max}")
+        if batch.requests > self.k_max:
+            raise _Broken(f"{batch.requests} requests are above the batch size k_max = {self.k_max}")
+        if tokens == 0:
+            raise _Broken(f"it serves nothing although {self.present} requests are present; a rule may not idle then")
+        return tokens
+
+    def _check_prefill(self, batch: Batch) -> int:
+        tokens = 0
+        for request, count in batch.prefill:
+            left = self._left(request)
+            if not isinstance(count, Integral) or not 1 <= count <= left:
+                raise _Broken(f"{count} prompt tokens for request {request}, which has {left} left")
+            tokens += int(count)
+        if len(batch.prefill) > 1:
+            _check_distinct([request for request, _ in batch.prefill])
+        return tokens
+
+    def _left(self, request: int) -> int:
+        """Prompt tokens left of a request that is present and in its prompt."""
+        if not 0 <= request < self.arrived:
+            raise _Broken(f"request {request} is not present")
+        left = self.prefill_left[request]
+        if not left:
+            raise _Broken(f"request {request} has no prompt tokens left")
+        return left
+
+    def _check_decode(self, batch: Batch) -> int:
+        count = len(batch.decode)
+        if batch.decode != self.decoding[:count]:  # the usual batch is the oldest ones, and then needs no more
+            _check_distinct(batch.decode)
+            strange = set(batch.decode).difference(self.decoding)
+            if strange:
+                raise _Broken(f"a decode token for request {min(strange)}, which is not decoding")
+        return count
+
+    def refusal(self, index: int, seconds: float, broken: _Broken) -> InvalidInput:
+        """The error that names the rule, the state and the limit broken."""
+        state = f"prefilling {_some(self.prefilling)}, decoding {_some(self.decoding)}, running {_some(self.running)}"
+        return InvalidInput(f"scheduler {self.name}: batch {index} at {seconds:g} s: {broken}; state: {state}")
+
+    def credit(self, batch: Batch, end: int) -> None:
+        """Credit the tokens of a batch that ends at ``end``."""
+        served_first = self._first_decodes(batch, end) if self.undecoded else []
+        finished = self._credit_decode(batch.decode)
+        for request, tokens in batch.prefill:
+            if self.prefill_left[request] == self.prompt[request]:
+                served_first.append(request)
+            self.prefill_left[request] -= tokens
+            if not self.prefill_left[request]:
+                self._end_prompt(request, end, finished)
+        if served_first:
+            served_first.sort()  # one batch admits them all: those that arrived first come first
+            self.running.extend(served_first)
+            for request in served_first:
+                _leave(self.waiting, request)
+        for request in finished:
+            self.running.remove(request)
+            self.finish[request] = end
+
+    def _first_decodes(self, batch: Batch, end: int) -> list[int]:
+        """Note the first decode tokens; returns the requests without a prompt, which are served for the first time."""
+        hit = self.undecoded.intersection(batch.decode)
+        self.undecoded -= hit
+        for request in hit:
+            self.first_decode[request] = end
+        return [request for request in hit if not self.prompt[request]]
+
+    def _credit_decode(self, served: list[int]) -> list[int]:
+        """Credit one token each; returns the requests this finishes."""
+        left = self.decode_left
+        finished = []
+        for request in served:
+            left[request] -= 1
+            if not left[request]:
+                finished.append(request)
+        for request in finished:
+            del self.decoding[bisect_left(self.decoding, request)]
+        return finished
+
+    def _end_prompt(self, request: int, end: int, finished: list[int]) -> None:
+        self.last_prefill[request] = end
+        _leave(self.prefilling, request)
+        if self.decode_left[request]:
+            insort(self.decoding, request)
+            self.undecoded.add(request)
+        else:
+            finished.append(request)
+
+    def arrays(self) -> dict[str, Any]:
+        return {
+            "first_decode": np.array(self.first_decode, dtype=np.int64),
+            "last_prefill": np.array(self.last_prefill, dtype=np.int64),
+            "finish": np.array(self.finish, dtype=np.int64),
+        }
+
+
+def _check_distinct(requests: list[int]) -> None:
+    if len(set(requests)) < len(requests):
+        twice = next(request for request in requests if requests.count(request) > 1)
+        raise _Broken(f"request {twice} appears twice in one phase")
+
+
+def _leave(queue: deque[int], request: int) -> None:
+    """Take a request out of a queue; cheap at both ends."""
+    if queue[0] == request:
+        queue.popleft()
+    elif queue[-1] == request:
+        queue.pop()
+    else:
+        queue.remove(request)
+
+
+def _some(requests: deque[int] | list[int]) -> str:
+    shown = ", ".join(str(request) for request in list(requests)[:5])
+    return f"[{shown}{', ...' if len(requests) > 5 else ''}] ({len(requests)})"

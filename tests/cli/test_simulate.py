@@ -1,0 +1,202 @@
+import json
+
+import pytest
+
+from queuetheory_llm.cli.main import answer
+
+ENGINE = """
+[engine]
+b_max = 8
+k_max = 4
+[engine.batch_time]
+law = "staircase"
+c = "10 ms"
+a = "10 ms"
+b0 = 8
+"""
+WORKLOAD = """
+[workload]
+arrivals = "poisson"
+rate = 10
+prefill = 5
+decode = 3
+"""
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "model.toml"
+    path.write_text(ENGINE + WORKLOAD)
+    return str(path)
+
+
+@pytest.fixture
+def bare(tmp_path):
+    path = tmp_path / "bare.toml"
+    path.write_text(ENGINE)
+    return str(path)
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival,prefill,decode\n0,5,3\n0.005,5,0\n0.02,9,1\n")
+    return str(path)
+
+
+def run(capsys, *arguments):
+    code = answer(["simulate", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def report(capsys, *arguments):
+    code, out, err = run(capsys, *arguments, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def refused(capsys, *arguments):
+    code, out, err = run(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_one_run_is_one_flat_object(model, capsys):
+    found = report(capsys, model, "--horizon", "60", "--seed", "3")
+    assert found["schema"] == "qt-llm/simulate/1"
+    assert found["horizon"] == 60
+    assert found["seed"] == 3
+    assert found["first_token"] == "paper"
+    requests = found["requests"]
+    assert requests["arrived"] == requests["finished"] + requests["present"] > 400
+    drift = found["measured"]["token_drift"]
+    assert drift["low"] <= drift["mean"] <= drift["high"]
+    assert found["verdict"] == "STABLE"
+    assert found["basis"] in ("theorem", "simulation")
+    assert set(found["latency"]) == {"ttft", "tpot", "e2e"}
+    for each in found["latency"].values():
+        assert each["p50"] <= each["p90"] <= each["p95"] <= each["p99"]
+        assert each["mean"] > 0
+    assert report(capsys, model, "--horizon", "60", "--seed", "3") == found
+    assert report(capsys, model, "--horizon", "60", "--seed", "4")["latency"] != found["latency"]
+
+
+def test_several_schedulers_are_a_list(model, capsys):
+    found = report(capsys, model, "--horizon", "20", "--scheduler", "orca", "--scheduler", "sarathi+target=4")
+    assert [each["scheduler"] for each in found["results"]] == ["orca", "sarathi+target=4"]
+
+
+def test_the_text_answer_names_verdict_drift_and_latency(model, capsys):
+    code, out, err = run(capsys, model, "--horizon", "60")
+    assert code == 0
+    assert err == ""
+    for word in ("STABLE", "measured", "ttft", "tpot", "e2e", "p99"):
+        assert word in out
+
+
+def test_the_default_horizon_is_said(model, capsys):
+    _, _, err = run(capsys, model)
+    assert err.startswith("note: horizon: ")
+
+
+def test_a_trace_runs_until_every_request_is_finished(bare, trace, tmp_path, capsys):
+    log = tmp_path / "log.jsonl"
+    found = report(capsys, bare, "--trace", trace, "--batch-log", str(log), "--latency", "--scheduler", "sarathi")
+    assert found["requests"] == {"arrived": 3, "finished": 3, "present": 0}
+    assert found["first_token"] == "engine"
+    assert found["horizon"] is None
+    assert "finite trace" in found["reason"]
+    assert found["latency"]["tpot"]["count"] == 2
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert lines[0] == {"start": 0.0, "seconds": 0.02, "tokens": 5, "prefill": [[0, 5]], "decode": []}
+    assert lines[1] == {"start": 0.02, "seconds": 0.02, "tokens": 8, "prefill": [[1, 5], [2, 2]], "decode": [0]}
+    assert found["batches"] == len(lines)
+    stopped = report(capsys, bare, "--trace", trace, "--horizon", "0.02")
+    assert stopped["requests"] == {"arrived": 2, "finished": 0, "present": 2}
+    assert stopped["means_refused"]
+
+
+def test_overload_has_percentiles_and_no_means(model, capsys):
+    found = report(capsys, model, "--rate", "100", "--horizon", "60")
+    assert found["verdict"] == "UNSTABLE"
+    assert found["measured"]["verdict"] == "UNSTABLE"
+    assert found["load"] > 1
+    assert found["margin"] == pytest.approx(1 - found["load"])
+    assert found["latency"]["e2e"]["mean"] is None
+    assert found["latency"]["e2e"]["p50"] > 0
+    assert "UNSTABLE" in found["means_refused"]
+
+
+def test_overload_asked_for_means_is_an_error_and_writes_nothing(model, tmp_path, capsys):
+    log = tmp_path / "log.jsonl"
+    err = refused(capsys, model, "--rate", "100", "--horizon", "60", "--latency", "--batch-log", str(log), "--json")
+    assert "mean latencies do not exist" in err
+    assert not log.exists()
+
+
+@pytest.mark.parametrize("flag", ["--rate", "--horizon"])
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e400", "fast", "1/0"])
+def test_rates_and_horizons_that_are_none(flag, value, model, capsys):
+    assert flag in refused(capsys, model, f"{flag}={value}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--scheduler", "sarathy"], "did you mean sarathi?"),
+        (["--seed", "-1"], "--seed: '-1' is not a whole number"),
+        (["--seed", "1.5"], "--seed: '1.5' is not a whole number"),
+        (["--first-token", "last"], "first-token"),
+        (["--horizon", "1e11"], "64-bit"),
+        (["--rate", "1e12", "--horizon", "10"], "requests would arrive"),
+        (["--scheduler", "orca", "--scheduler", "sarathi", "--batch-log", "x.jsonl"], "one --scheduler"),
+        (["--trace", "no-such.csv"], "no-such.csv"),
+        (["--trace", "no-such.csv", "--rate", "1"], "--rate"),
+        (["--horizon", "10", "--batch-log", "no-such-folder/x.jsonl"], "no-such-folder"),
+    ],
+)
+def test_bad_options(arguments, complaint, model, capsys):
+    assert complaint in refused(capsys, model, *arguments)
+
+
+def test_a_model_without_a_rate_asks_for_one(bare, tmp_path, capsys):
+    assert "workload" in refused(capsys, bare)
+    lengths = tmp_path / "lengths.toml"
+    lengths.write_text(ENGINE + "[workload]\nprefill = 5\ndecode = 3\n")
+    assert "--rate R" in refused(capsys, str(lengths))
+    assert report(capsys, str(lengths), "--rate", "400/187", "--horizon", "20")["requests"]["arrived"] > 10
+
+
+def test_a_prompt_that_never_fits_names_its_row(bare, trace, capsys):
+    err = refused(capsys, bare, "--trace", trace, "--scheduler", "vllm-vanilla")
+    assert f"{trace}: request 2: prompt of 9 tokens" in err
+    assert "vllm-vanilla+chunk" in err
+
+
+def test_an_unsorted_trace_is_sorted_and_said_or_refused(bare, tmp_path, capsys):
+    path = tmp_path / "unsorted.csv"
+    path.write_text("arrival,prefill,decode\n1,5,3\n0,5,3\n")
+    assert any("sort" in note for note in report(capsys, bare, "--trace", str(path))["notes"])
+    assert str(path) in refused(capsys, bare, "--trace", str(path), "--strict")
+
+
+def test_slotted_and_deterministic_models_run(tmp_path, capsys):
+    slotted = tmp_path / "slotted.toml"
+    slotted.write_text(
+        '[engine]\nb_max = 2\n[engine.batch_time]\nlaw = "table"\ntokens = [2]\nseconds = [1]\n'
+        '[workload]\narrivals = "slotted"\nslot = "1 s"\nper_slot = { law = "bernoulli", p = 0.5 }\n'
+        "prefill = 1\ndecode = 1\n"
+    )
+    found = report(capsys, str(slotted), "--horizon", "2000")
+    assert abs(found["requests"]["arrived"] - 1000) < 4 * 500**0.5
+    regular = tmp_path / "regular.toml"
+    regular.write_text(
+        ENGINE + '[workload]\narrivals = "deterministic"\ninterval = "100 ms"\nprefill = 5\ndecode = 3\n'
+    )
+    found = report(capsys, str(regular), "--horizon", "10")
+    assert found["requests"]["arrived"] == 100
+    assert found["measured"]["verdict"] == "STABLE"

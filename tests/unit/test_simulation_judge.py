@@ -1,0 +1,136 @@
+"""Theory and measurement side by side."""
+
+from fractions import Fraction
+
+import attrs
+import numpy as np
+import pytest
+
+from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.model.arrivals import DeterministicArrivals, PoissonArrivals, SlottedArrivals
+from queuetheory_llm.model.batch_time import Staircase
+from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.model.lengths import Geometric, ObservedLengths
+from queuetheory_llm.model.trace import Trace
+from queuetheory_llm.model.workload import Workload
+from queuetheory_llm.schedulers.policy import Batch
+from queuetheory_llm.schedulers.registry import parse_scheduler
+from queuetheory_llm.simulation.judge import default_horizon, simulate, simulate_trace
+from queuetheory_llm.verdict import Basis, Verdict
+
+LAW = Staircase(c="10 ms", a="10 ms", b0=8)
+ENGINE = Engine(batch_time=LAW, b_max=8)  # F = 400 tokens/s
+SARATHI = parse_scheduler("sarathi")
+
+
+def poisson(rate, prefill=5, decode=3):
+    return Workload.of(prefill=prefill, decode=decode, arrivals=PoissonArrivals(rate=rate))
+
+
+@attrs.define
+class NewestFirst:
+    """A rule outside the policy space: one token for the newest request that decodes, else its whole prompt."""
+
+    name: str = "newest-first"
+
+    def form(self, view):
+        if view.decoding:
+            return Batch([], [view.decoding[-1]])
+        request = view.prefilling[-1]
+        return Batch([(request, min(view.b_max, view.prefill_left[request]))], [])
+
+
+def test_theory_judges_whatever_a_short_run_shows():
+    found = simulate(ENGINE, SARATHI, poisson("49.9"), horizon=5)
+    assert found.judgement.verdict is Verdict.STABLE
+    assert found.judgement.basis is Basis.THEOREM
+    assert found.judgement.load == Fraction(499, 500)
+    assert found.measured.verdict is Verdict.UNDECIDED
+    assert simulate(ENGINE, SARATHI, poisson("50.1"), horizon=5).judgement.verdict is Verdict.UNSTABLE
+    assert simulate(ENGINE, SARATHI, poisson(50), horizon=5).judgement.verdict is Verdict.CRITICAL
+
+
+def test_the_run_judges_where_no_theorem_does():
+    light = simulate(ENGINE, NewestFirst(), poisson(2), horizon=500)
+    assert light.judgement.verdict is light.measured.verdict is Verdict.STABLE
+    assert light.judgement.basis is Basis.SIMULATION
+    assert light.judgement.load is None
+    heavy = simulate(ENGINE, NewestFirst(), poisson(40), horizon=100)
+    assert heavy.judgement.verdict is heavy.measured.verdict is Verdict.UNSTABLE
+    with pytest.raises(InvalidInput, match="mean latencies do not exist"):
+        heavy.require_means()
+
+
+def test_prompts_without_a_bound_leave_a_whole_prompt_rule_to_the_run():
+    workload = poisson(1, prefill=Geometric(mean="1.5"), decode=2)
+    found = simulate(ENGINE, parse_scheduler("vllm-vanilla"), workload, horizon=200)
+    assert found.judgement.basis is Basis.SIMULATION
+    assert "unbounded" in found.judgement.reason
+
+
+def test_means_are_given_for_stable_systems_and_whole_traces_only():
+    assert simulate(ENGINE, SARATHI, poisson(20), horizon=20).means_refused is None
+    critical = simulate(ENGINE, SARATHI, poisson(50), horizon=20)
+    assert "CRITICAL" in critical.means_refused
+    assert all(each.mean is None for each in critical.latency.values())
+    critical.require_means()  # no error: only what is UNSTABLE has no means at all
+
+
+def trace_of(arrivals):
+    lengths = ObservedLengths([5] * len(arrivals), [3] * len(arrivals))
+    return Trace(
+        lengths=lengths,
+        arrivals=np.array(arrivals),
+        tick=Fraction(1, 1000),
+        source="t.csv",
+        format="plain CSV",
+        first_token="as given",
+    )
+
+
+def test_a_whole_trace_has_its_means_even_in_overload():
+    found = simulate_trace(ENGINE, SARATHI, trace_of([10 * index for index in range(200)]))
+    assert found.judgement.verdict is Verdict.UNSTABLE
+    assert found.judgement.load == 2
+    assert "a finite trace always ends" in found.judgement.reason
+    found.require_means()
+    assert found.requests == {"arrived": 200, "finished": 200, "present": 0}
+    cut = simulate_trace(ENGINE, SARATHI, trace_of([10 * index for index in range(200)]), horizon="1 s")
+    assert cut.requests["arrived"] == 100
+    with pytest.raises(InvalidInput, match="do not exist"):
+        cut.require_means()
+
+
+def test_a_trace_of_one_instant_is_not_judged():
+    found = simulate_trace(ENGINE, SARATHI, trace_of([5, 5, 5]))
+    assert found.judgement.verdict is Verdict.UNDECIDED
+    assert found.judgement.basis is None
+    assert found.to_dict()["load"] is None
+    assert found.requests["finished"] == 3
+
+
+def test_slots_and_batches_must_agree():
+    arrivals = SlottedArrivals(slot="10 ms", law="bernoulli", mean="0.5")
+    workload = Workload.of(prefill=1, decode=1, arrivals=arrivals)
+    with pytest.raises(InvalidInput, match=r"a slot 0\.01 s"):
+        simulate(ENGINE, SARATHI, workload, horizon=1)
+
+
+@pytest.mark.parametrize("horizon", [0, -1, "nan", float("inf"), "3 minutes"])
+def test_a_horizon_that_is_none(horizon):
+    with pytest.raises(InvalidInput):
+        simulate(ENGINE, SARATHI, poisson(1), horizon=horizon)
+
+
+def test_the_default_horizon_spans_batches_lifetimes_and_requests():
+    assert default_horizon(ENGINE, poisson(10), Fraction(10)) == 400  # 20 000 batches of 20 ms
+    assert default_horizon(ENGINE, poisson(10, decode=999), Fraction(10)) == 1000  # 50 lifetimes of 20 s
+    assert default_horizon(ENGINE, poisson(1), Fraction(1)) == 2000  # 2 000 requests
+    assert default_horizon(ENGINE, poisson(10**4), Fraction(10**4)) == 50  # at most 500 000 requests
+
+
+def test_a_regular_stream_at_the_capacity_is_critical_and_bounded():
+    workload = Workload.of(prefill=5, decode=3, arrivals=DeterministicArrivals(interval="20 ms"))
+    found = simulate(ENGINE, SARATHI, workload, horizon=100)
+    assert found.judgement.verdict is Verdict.CRITICAL
+    assert found.measured.verdict is Verdict.STABLE
