@@ -11,6 +11,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "answer_region": "queuetheory_llm.stability.answers",
     "Engine": "queuetheory_llm.model.engine",
     "Staircase": "queuetheory_llm.model.batch_time",
     "Hinge": "queuetheory_llm.model.batch_time",

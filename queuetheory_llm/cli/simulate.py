@@ -13,20 +13,29 @@ from typing import IO, Annotated
 import attrs
 from cyclopts import Parameter
 
+from queuetheory_llm.cli.inputs import (
+    DEFAULT_MODEL,
+    FirstTokenFlag,
+    Rate,
+    Strict,
+    at_rate,
+    count_flag,
+    positive_flag,
+    read_schedulers,
+)
 from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import to_fraction, to_seconds
 from queuetheory_llm.files.atomic import write_atomically
 from queuetheory_llm.files.model_file import load_model
 from queuetheory_llm.files.traces.reader import read_trace
-from queuetheory_llm.model.arrivals import Arrivals, PoissonArrivals
+from queuetheory_llm.model.arrivals import Arrivals
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.system import System
-from queuetheory_llm.model.trace import Trace, TraceArrivals
+from queuetheory_llm.model.trace import FirstToken, Trace, TraceArrivals
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Policy
-from queuetheory_llm.schedulers.registry import parse_scheduler
-from queuetheory_llm.simulation.judge import FirstToken, Simulation, simulate_trace
+from queuetheory_llm.simulation.judge import Simulation, simulate_trace
 from queuetheory_llm.simulation.judge import simulate as simulate_workload
 from queuetheory_llm.simulation.reference import Progress, Run
 
@@ -34,10 +43,10 @@ _QUIET_SECONDS = 2.0  # a run shorter than this shows no progress bar
 
 
 def simulate(
-    model: str = "codellama-34b-a100",
+    model: str = DEFAULT_MODEL,
     *,
     scheduler: Schedulers = None,
-    rate: Annotated[str | None, Parameter(help="Requests per second, in place of the model's.")] = None,
+    rate: Rate = None,
     trace: Annotated[str | None, Parameter(help="Replay this trace instead of the model's workload.")] = None,
     horizon: Annotated[
         str | None,
@@ -45,14 +54,8 @@ def simulate(
     ] = None,
     seed: Annotated[str, Parameter(help="Whole number; the same seed gives the same run.")] = "0",
     batch_log: Annotated[str | None, Parameter(help="Write every batch to this file, one JSON object a line.")] = None,
-    first_token: Annotated[
-        FirstToken | None,
-        Parameter(
-            help="The first output comes with the first decode token (paper; default for models) or with the last "
-            "prefill chunk (engine; default for traces)."
-        ),
-    ] = None,
-    strict: Annotated[bool, Parameter(negative=(), help="Refuse an unsorted trace instead of sorting it.")] = False,
+    first_token: FirstTokenFlag = None,
+    strict: Strict = False,
     latency: Annotated[
         bool, Parameter(negative=(), help="Insist on mean latencies: an error where the system is UNSTABLE.")
     ] = False,
@@ -68,13 +71,13 @@ def simulate(
     model
         A model file or the name of a packaged model.
     """
-    rules = [parse_scheduler(name) for name in scheduler or ["sarathi"]]
+    rules = read_schedulers(scheduler)
     if batch_log is not None and len(rules) > 1:
         raise InvalidInput("--batch-log: one log holds one run; give one --scheduler")
     if trace is not None and rate is not None:
         raise InvalidInput("--rate: a trace has its own rate; leave out --rate or --trace")
-    start = _seed(seed)
-    seconds = None if horizon is None else _positive("--horizon", horizon, _horizon)
+    start = count_flag("--seed", seed)
+    seconds = None if horizon is None else positive_flag("--horizon", horizon, _horizon)
     system = load_model(model, first_token=first_token)
     if trace is not None:
         recorded = read_trace(trace, first_token=first_token, strict=strict)
@@ -93,22 +96,6 @@ def simulate(
         print_json("simulate", runs[0] if len(runs) == 1 else {"results": runs})
     else:
         _print(plan, results)
-
-
-def _seed(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise InvalidInput(f"--seed: {text!r} is not a whole number, at least 0; give one such as 7")
-    return int(text)
-
-
-def _positive(flag: str, text: str, read: Callable[[str], Fraction]) -> Fraction:
-    try:
-        value = read(text)
-    except InvalidInput as error:
-        raise InvalidInput(f"{flag}: {fault}" for fault in error.faults) from None
-    if value <= 0:
-        raise InvalidInput(f"{flag}: {text} is not positive; give a number above 0")
-    return value
 
 
 def _horizon(text: str) -> Fraction:
@@ -132,7 +119,7 @@ class _Plan:
 def _workload_plan(
     system: System, rate: str | None, horizon: Fraction | None, seed: int, asked: FirstToken | None
 ) -> _Plan:
-    workload, arrivals = _with_rate(system, rate)
+    workload, arrivals = _with_arrivals(system, rate)
     if isinstance(arrivals, TraceArrivals):
         return _trace_plan(system.engine, arrivals.trace, horizon, asked)
 
@@ -151,16 +138,12 @@ def _workload_plan(
     return _Plan(title=f"{system.name}: {float(arrivals.rate):g} requests/s, seed {seed}", seed=seed, run_rule=run_rule)
 
 
-def _with_rate(system: System, rate: str | None) -> tuple[Workload, Arrivals]:
+def _with_arrivals(system: System, rate: str | None) -> tuple[Workload, Arrivals]:
     """The workload at the rate asked for, and its arrival process."""
-    workload = system.require_workload()
-    arrivals = workload.arrivals
-    if rate is not None:
-        value = _positive("--rate", rate, to_fraction)
-        arrivals = PoissonArrivals(rate=value) if arrivals is None else arrivals.with_rate(value)
-    if arrivals is None:
+    workload = at_rate(system.require_workload(), rate)
+    if workload.arrivals is None:
         raise InvalidInput(f"{system.name}: workload.rate: missing; give the workload a rate, or --rate R")
-    return workload.with_arrivals(arrivals), arrivals
+    return workload, workload.arrivals
 
 
 def _trace_plan(engine: Engine, trace: Trace, horizon: Fraction | None, asked: FirstToken | None) -> _Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import attrs
 import numpy as np
@@ -13,6 +13,9 @@ from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import to_fraction
 from queuetheory_llm.model.arrivals import Arrivals
 from queuetheory_llm.model.lengths import ObservedLengths, RequestLengths
+
+#: When the first output token comes: with the first decode token (paper), or with the last prefill one (engine).
+FirstToken = Literal["paper", "engine"]
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -13,6 +13,8 @@ from typing import Protocol
 
 import attrs
 
+from queuetheory_llm.errors import InvalidInput
+
 
 @attrs.define(slots=True)
 class Batch:
@@ -148,6 +150,11 @@ class Policy:
     target: int | None = None
     threshold: int | None = None
     seated: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        """A threshold splits prompts, so a rule that takes them whole cannot have one."""
+        if self.threshold is not None and not self.chunks:
+            raise InvalidInput(f"{self.name}: a threshold splits prompts; drop it or add +chunk")
 
     def budget(self, b_max: int) -> int:
         """Tokens the rule fills a batch to."""

@@ -6,7 +6,7 @@ The only module of `simulation` that knows `stability`: theory and measurement m
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 import numpy as np
@@ -15,7 +15,7 @@ from queuetheory_llm.errors import InfeasibleRequest, InvalidInput
 from queuetheory_llm.exact.numbers import Number, exact_text, to_seconds
 from queuetheory_llm.model.arrivals import SlottedArrivals
 from queuetheory_llm.model.engine import Engine
-from queuetheory_llm.model.trace import Trace, TraceArrivals
+from queuetheory_llm.model.trace import FirstToken, Trace, TraceArrivals
 from queuetheory_llm.model.workload import RequestClass, Workload
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
 from queuetheory_llm.simulation.clock import LAST_TICK, Clock, generators
@@ -24,8 +24,6 @@ from queuetheory_llm.simulation.requests import fixed_times, replay, sample
 from queuetheory_llm.simulation.statistics import Measured, Summary, latencies, measure
 from queuetheory_llm.stability.thresholds import threshold
 from queuetheory_llm.verdict import Basis, Judgement, Verdict
-
-FirstToken = Literal["paper", "engine"]
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations_with_replacement, pairwise, product
 from typing import Any
@@ -83,11 +84,11 @@ class GrowthWitness:
         return sum(self.pattern) * sum(self.size) / len(self.pattern) / self.b_max
 
     def __str__(self) -> str:
-        numbers = ", ".join(map(str, self.pattern))
+        numbers, rate = ", ".join(map(str, self.pattern)), Fraction(self.growth, self.period)
         return (
             f"b_max {self.b_max}, one batch a slot: {numbers} requests of {self.size[0]}+{self.size[1]} tokens in "
-            f"successive slots are a load of {self.load:.3g}, yet the backlog grows by {self.growth} tokens "
-            f"every {self.period} slots"
+            f"successive slots are a load of {self.load:.3g}, yet the backlog grows by {rate.numerator} "
+            f"tokens every {rate.denominator} slots"
         )
 
     def to_dict(self) -> dict[str, Any]:

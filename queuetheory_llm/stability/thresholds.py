@@ -90,6 +90,9 @@ class Threshold:
         if asked > self.high:
             reason = f"above {float(self.high):.6g} requests/s, which no rule carries"
             return Judgement(verdict=Verdict.UNSTABLE, basis=Basis.THEOREM, reason=reason, load=asked / self.high)
+        if asked == self.high:
+            reason = f"on the boundary of what any rule carries, {float(self.high):.6g} requests/s: at best critical"
+            return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason=reason)
         reason = (
             f"between {float(self.low):.6g} requests/s, proved stable, and {float(self.high):.6g}, "
             f"the most any rule carries: {self.method}"

@@ -1,0 +1,148 @@
+"""``qt-llm capacity``: the largest stable requests/s per scheduler, and what moves it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from queuetheory_llm.cli.figures import Output, figure_format, write_figure
+from queuetheory_llm.cli.inputs import (
+    DEFAULT_MODEL,
+    Decode,
+    FirstTokenFlag,
+    Prefill,
+    Strict,
+    TraceFlag,
+    count_flag,
+    positive_flag,
+    read_question,
+    read_schedulers,
+)
+from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table
+from queuetheory_llm.cli.words import engine_words, workload_words
+from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.exact.numbers import to_fraction
+from queuetheory_llm.files.model_file import load_model
+from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.stability.answers import CapacityAnswer, answer_capacity
+from queuetheory_llm.stability.thresholds import Threshold
+
+
+def capacity(
+    *models: str,
+    scheduler: Schedulers = None,
+    trace: TraceFlag = None,
+    prefill: Prefill = None,
+    decode: Decode = None,
+    engines: Annotated[str | None, Parameter(help="Number of equal engines behind a dispatcher.")] = None,
+    dispatch: Annotated[
+        str | None,
+        Parameter(help="random (an engine at random for each request) or token-queue (fewest tokens)."),
+    ] = None,
+    split: Annotated[str | None, Parameter(help="Probabilities of the random dispatch, as in 0.5,0.3,0.2.")] = None,
+    require: Annotated[
+        str | None, Parameter(help="Exit with 1 unless every scheduler is proved stable at this many requests/s.")
+    ] = None,
+    first_token: FirstTokenFlag = None,
+    strict: Strict = False,
+    output: Output = None,
+    json: Json = False,
+) -> int:
+    """Largest stable requests per second of each scheduler, the method, and the limit that binds.
+
+    Parameters
+    ----------
+    models
+        A model file or the name of a packaged model; several are engines behind a dispatcher, and the first one
+        brings the workload.
+    """
+    figure_format(output)
+    policies = read_schedulers(scheduler)
+    needed = None if require is None else positive_flag("--require", require)
+    names = models or (DEFAULT_MODEL,)
+    question = read_question(
+        names[0], trace=trace, prefill=prefill, decode=decode, first_token=first_token, strict=strict
+    )
+    system = question.system
+    machines = _engines(system.engine, names[1:], engines)
+    if len(machines) == 1 and (dispatch or split):
+        raise InvalidInput("--dispatch, --split: there is one engine only; give --engines N or several model files")
+    answer = answer_capacity(
+        machines,
+        system.require_workload(),
+        schedulers=policies,
+        dispatch=dispatch,
+        split=None if split is None else [_share(text) for text in split.split(",")],
+        title=_title(names, machines),
+    )
+    if output is not None:
+        from queuetheory_llm.plots.region import render_capacity
+
+        write_figure(output, lambda kind: render_capacity(answer, kind))
+    met = None if needed is None else all(needed < limit.low for limit in answer.results)
+    if json:
+        asked = {} if needed is None else {"require": float(needed), "met": met}
+        print_json("capacity", {**answer.to_dict(), **asked, "notes": [*question.notes, *answer.notes]})
+    else:
+        print_notes([*question.notes, *answer.notes])
+        _print(answer, needed)
+    return 1 if met is False else 0
+
+
+def _engines(first: Engine, others: tuple[str, ...], count: str | None) -> list[Engine]:
+    if others and count is not None:
+        raise InvalidInput("--engines: several model files are the engines already; leave it out")
+    if count is not None:
+        return [first] * count_flag("--engines", count, least=1)
+    return [first, *(load_model(name).engine for name in others)]
+
+
+def _share(text: str) -> Fraction:
+    try:
+        return to_fraction(text)
+    except InvalidInput as error:
+        raise InvalidInput(f"--split: {error}") from None
+
+
+def _title(names: tuple[str, ...], machines: list[Engine]) -> str:
+    if len(names) == 1 and len(machines) == 1:
+        return f"{names[0]}: {engine_words(machines[0])}"
+    if len(names) == 1:
+        return f"{len(machines)} engines {names[0]}: {engine_words(machines[0])}"
+    return " + ".join(names)
+
+
+def _range(limit: Threshold) -> str:
+    return number(limit.low) if limit.exact else f"{number(limit.low)} .. {number(limit.high)}"
+
+
+def _print(answer: CapacityAnswer, needed: Fraction | None) -> None:
+    print(answer.title)
+    workload = answer.workload
+    print(
+        f"workload: {workload_words(workload)}; mean {number(workload.mean_prefill)} prefill + "
+        f"{number(workload.mean_decode)} decode tokens a request"
+    )
+    if answer.dispatch is not None:
+        print(f"dispatch: {answer.dispatch} over {len(answer.engines)} engines")
+    print_table(
+        ["scheduler", "requests/s", "unstable above", "limit", "ground"],
+        [
+            [limit.scheduler, number(limit.low), number(limit.high), limit.binding, limit.method]
+            for limit in answer.results
+        ],
+        title="stable below (requests/s)",
+    )
+    for limit, levers in zip(answer.results, answer.levers, strict=True):
+        for lever in levers:
+            print(f"{limit.scheduler}: {lever.change} moves it to {_range(lever.after)} requests/s")
+    if workload.rate is not None:
+        for limit in answer.results:
+            judgement = limit.judge(workload.rate)
+            print(f"{limit.scheduler}: {judgement.verdict.value}: {judgement.reason}")
+    if needed is not None:
+        for limit in answer.results:
+            met = "met" if needed < limit.low else "NOT met"
+            print(f"{limit.scheduler}: required {number(needed)} requests/s: {met}")
