@@ -10,23 +10,48 @@ from typing import Any
 
 __version__ = "0.1.0"
 
+_MODEL, _STABILITY = "queuetheory_llm.model", "queuetheory_llm.stability"
+
+#: Public name -> module that defines it.
 _PUBLIC = {
-    "answer_region": "queuetheory_llm.stability.answers",
-    "Engine": "queuetheory_llm.model.engine",
-    "Staircase": "queuetheory_llm.model.batch_time",
-    "Hinge": "queuetheory_llm.model.batch_time",
-    "Table": "queuetheory_llm.model.batch_time",
-    "Workload": "queuetheory_llm.model.workload",
-    "RequestClass": "queuetheory_llm.model.workload",
+    "Engine": f"{_MODEL}.engine",
+    "Staircase": f"{_MODEL}.batch_time",
+    "Hinge": f"{_MODEL}.batch_time",
+    "Table": f"{_MODEL}.batch_time",
+    "Constant": f"{_MODEL}.lengths",
+    "Geometric": f"{_MODEL}.lengths",
+    "Poisson": f"{_MODEL}.lengths",
+    "Uniform": f"{_MODEL}.lengths",
+    "LogNormal": f"{_MODEL}.lengths",
+    "Empirical": f"{_MODEL}.lengths",
+    "IndependentLengths": f"{_MODEL}.lengths",
+    "PoissonArrivals": f"{_MODEL}.arrivals",
+    "DeterministicArrivals": f"{_MODEL}.arrivals",
+    "RequestClass": f"{_MODEL}.workload",
+    "Workload": f"{_MODEL}.workload",
+    "Batch": "queuetheory_llm.schedulers.policy",
+    "Policy": "queuetheory_llm.schedulers.policy",
+    "View": "queuetheory_llm.schedulers.policy",
+    "SCHEDULERS": "queuetheory_llm.schedulers.registry",
+    "capacity": f"{_STABILITY}.answers",
+    "stability_region": f"{_STABILITY}.answers",
+    "classify": f"{_STABILITY}.classify",
+    "threshold": f"{_STABILITY}.thresholds",
+    "simulate": "queuetheory_llm.simulation.judge",
+    "simulate_trace": "queuetheory_llm.simulation.judge",
+    "fit_profile": "queuetheory_llm.fitting.fit",
+    "read_profile": "queuetheory_llm.files.profiles",
     "load_model": "queuetheory_llm.files.model_file",
     "read_trace": "queuetheory_llm.files.traces.reader",
+    "Verdict": "queuetheory_llm.verdict",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_PUBLIC[name]), name)
+    value = globals()[name] = getattr(import_module(_PUBLIC[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

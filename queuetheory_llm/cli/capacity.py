@@ -26,7 +26,8 @@ from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import to_fraction
 from queuetheory_llm.files.model_file import load_model
 from queuetheory_llm.model.engine import Engine
-from queuetheory_llm.stability.answers import CapacityAnswer, answer_capacity
+from queuetheory_llm.stability import answers
+from queuetheory_llm.stability.answers import CapacityAnswer
 from queuetheory_llm.stability.thresholds import Threshold
 
 
@@ -69,7 +70,7 @@ def capacity(
     machines = _engines(system.engine, names[1:], engines)
     if len(machines) == 1 and (dispatch or split):
         raise InvalidInput("--dispatch, --split: there is one engine only; give --engines N or several model files")
-    answer = answer_capacity(
+    answer = answers.capacity(
         machines,
         system.require_workload(),
         schedulers=policies,

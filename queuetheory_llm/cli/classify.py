@@ -5,7 +5,8 @@ from __future__ import annotations
 from queuetheory_llm.cli.inputs import read_schedulers
 from queuetheory_llm.cli.output import Json, Schedulers, print_json, print_table
 from queuetheory_llm.schedulers.registry import SCHEDULERS
-from queuetheory_llm.stability.classify import Classification, classify_scheduler
+from queuetheory_llm.stability import classify as rules
+from queuetheory_llm.stability.classify import Classification
 from queuetheory_llm.stability.topologies import TOPOLOGIES, TopologyVerdict, judge_topologies
 
 
@@ -15,7 +16,7 @@ def classify(*, scheduler: Schedulers = None, json: Json = False) -> None:
     Every rule is run on all the small states it can reach; nothing is taken from its name.
     """
     policies = read_schedulers(scheduler, tuple(SCHEDULERS))
-    found = [classify_scheduler(policy) for policy in policies]
+    found = [rules.classify(policy) for policy in policies]
     verdicts = [judge_topologies(each) for each in found]
     if json:
         rows = [

@@ -16,7 +16,7 @@ from queuetheory_llm.cli.inputs import (
 )
 from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table
 from queuetheory_llm.cli.words import engine_words, workload_words
-from queuetheory_llm.stability.answers import OperatingPoint, RegionAnswer, answer_region
+from queuetheory_llm.stability.answers import OperatingPoint, RegionAnswer, stability_region
 
 #: Drawn when no --scheduler is given: the work-conserving rules share one region, the two others are smaller.
 _SHOWN = ("sarathi", "vllm-vanilla", "fastertransformer")
@@ -48,7 +48,7 @@ def region(
         model, trace=trace, prefill=prefill, decode=decode, rate=rate, first_token=first_token, strict=strict
     )
     system = question.system
-    answer = answer_region(
+    answer = stability_region(
         system.engine,
         system.workload,
         schedulers=policies,

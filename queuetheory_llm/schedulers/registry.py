@@ -12,7 +12,7 @@ from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.schedulers.fastertransformer import FASTERTRANSFORMER
 from queuetheory_llm.schedulers.orca import ORCA
 from queuetheory_llm.schedulers.orca_whole import ORCA_WHOLE
-from queuetheory_llm.schedulers.policy import Policy
+from queuetheory_llm.schedulers.policy import Policy, Scheduler
 from queuetheory_llm.schedulers.sarathi import SARATHI
 from queuetheory_llm.schedulers.sglang import SGLANG
 from queuetheory_llm.schedulers.static import STATIC
@@ -72,6 +72,16 @@ def parse_scheduler(text: str) -> Policy:
                 raise InvalidInput(f"--scheduler: {text!r} sets {field} twice; keep one of the flags")
             changes[field] = value
     return attrs.evolve(SCHEDULERS[name], name=text.strip(), **changes) if changes else SCHEDULERS[name]
+
+
+def to_scheduler(rule: Scheduler | str) -> Scheduler:
+    """A rule as it is, a name by `parse_scheduler`."""
+    return parse_scheduler(rule) if isinstance(rule, str) else rule
+
+
+def to_policy(rule: Policy | str) -> Policy:
+    """A policy as it is, a name by `parse_scheduler`."""
+    return parse_scheduler(rule) if isinstance(rule, str) else rule
 
 
 def _flag(text: str, flag: str) -> dict[str, Any]:

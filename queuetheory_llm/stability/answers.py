@@ -18,6 +18,7 @@ from queuetheory_llm.exact.numbers import exact_text
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Policy
+from queuetheory_llm.schedulers.registry import to_policy
 from queuetheory_llm.stability.capacity import TokenCapacity, capacity_notes, token_capacity
 from queuetheory_llm.stability.parallel import parallel_threshold
 from queuetheory_llm.stability.region import Membership, StabilityRegion, outer_region
@@ -175,11 +176,11 @@ def _judgement(judgement: Judgement) -> dict[str, Any]:
     }
 
 
-def answer_region(
+def stability_region(
     engine: Engine,
     workload: Workload | None = None,
     *,
-    schedulers: Sequence[Policy] = (),
+    schedulers: Sequence[Policy | str] = ("sarathi",),
     optional: bool = False,
     title: str = "",
 ) -> RegionAnswer:
@@ -190,7 +191,8 @@ def answer_region(
     engine : Engine
     workload : Workload, optional
         Without it only the outer region is known; without a rate there is no operating point.
-    schedulers : sequence of Policy
+    schedulers : sequence of Policy or str
+        Rules, or their names with flags.
     optional : bool
         Leave out, with a note, a scheduler that cannot run the workload, instead of refusing.
     title : str
@@ -209,7 +211,7 @@ def answer_region(
         point = OperatingPoint(
             rate=rate, place=outer.membership(rate * workload.mean_prefill, rate * workload.mean_decode)
         )
-    for policy in schedulers if workload is not None else ():
+    for policy in map(to_policy, schedulers if workload is not None else ()):
         assert workload is not None
         try:
             regions.append(scheduler_region(engine, policy, workload))
@@ -316,16 +318,23 @@ class CapacityAnswer:
         return f"<p>{escape(self.title)}: requests/s</p><table>{head}{rows}</table>"
 
 
-def answer_capacity(
-    engines: Sequence[Engine],
+def capacity(
+    engines: Engine | Sequence[Engine],
     workload: Workload,
     *,
-    schedulers: Sequence[Policy],
+    schedulers: Sequence[Policy | str] = ("sarathi",),
     dispatch: str | None = None,
     split: Sequence[Fraction] | None = None,
     title: str = "",
 ) -> CapacityAnswer:
     """The largest stable requests/s of each scheduler on one engine or on several behind a dispatcher.
+
+    Examples
+    --------
+    >>> from queuetheory_llm.files.model_file import load_model
+    >>> system = load_model("codellama-34b-a100")
+    >>> [round(float(r.low), 3) for r in capacity(system.engine, system.workload).results]
+    [13.871]
 
     Raises
     ------
@@ -334,18 +343,20 @@ def answer_capacity(
     InvalidInput
         If several engines come without a dispatch rule, or the split does not fit them.
     """
-    notes = dict.fromkeys(note for engine in engines for note in (*capacity_notes(engine), *memory_notes(engine)))
-    single = len(engines) == 1
+    machines = (engines,) if isinstance(engines, Engine) else tuple(engines)
+    policies = [to_policy(rule) for rule in schedulers]
+    notes = dict.fromkeys(note for engine in machines for note in (*capacity_notes(engine), *memory_notes(engine)))
+    single = len(machines) == 1
     results = [
-        threshold(engines[0], policy, workload)
+        threshold(machines[0], policy, workload)
         if single and split is None
-        else parallel_threshold(engines, policy, workload, dispatch or "random", split=split)
-        for policy in schedulers
+        else parallel_threshold(machines, policy, workload, dispatch or "random", split=split)
+        for policy in policies
     ]
-    levers = [_levers(engines[0], policy, workload) if single else () for policy in schedulers]
+    levers = [_levers(machines[0], policy, workload) if single else () for policy in policies]
     return CapacityAnswer(
         title=title,
-        engines=tuple(engines),
+        engines=machines,
         workload=workload,
         dispatch=None if single else dispatch or "random",
         results=tuple(results),

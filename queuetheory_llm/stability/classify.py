@@ -19,6 +19,7 @@ from typing import Any
 import attrs
 
 from queuetheory_llm.schedulers.policy import Batch, Policy, Scheduler
+from queuetheory_llm.schedulers.registry import to_scheduler
 from queuetheory_llm.schedulers.state import Left, State
 
 _PRESENT = 3  # most requests present in an explored state
@@ -170,8 +171,8 @@ class Classification:
         }
 
 
-def classify_scheduler(scheduler: Scheduler) -> Classification:
-    """Explore the small states of a rule (hashable, without memory) and classify it.
+def classify(rule: Scheduler | str) -> Classification:
+    """Explore the small states of a rule (hashable, without memory; or its name) and classify it.
 
     Returns
     -------
@@ -179,6 +180,7 @@ def classify_scheduler(scheduler: Scheduler) -> Classification:
         ``work_conserving`` and ``overtaken`` hold on every explored state; a witness shows where they fail, and
         a growing backlog shows a rule that is not throughput-optimal.
     """
+    scheduler = to_scheduler(rule)
     found = properties(scheduler)
     if found.throughput_optimal:
         return found
@@ -187,7 +189,7 @@ def classify_scheduler(scheduler: Scheduler) -> Classification:
 
 @lru_cache(maxsize=256)
 def properties(scheduler: Scheduler) -> Classification:
-    """The part of `classify_scheduler` that thresholds rest on: no search for a growing backlog."""
+    """The part of `classify` that thresholds rest on: no search for a growing backlog."""
     idle: list[Witness] = []
     fills, states, overtakings = True, 0, []
     for b_max, sizes in _grids(scheduler):

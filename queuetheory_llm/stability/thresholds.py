@@ -26,6 +26,7 @@ from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import RequestLengths
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Pass, Policy
+from queuetheory_llm.schedulers.registry import to_policy
 from queuetheory_llm.stability.capacity import full_batch_rate
 from queuetheory_llm.stability.classify import properties
 from queuetheory_llm.stability.prefill_first import prefill_first_rate
@@ -132,8 +133,8 @@ def require_feasible(policy: Policy, engine: Engine, lengths: RequestLengths, *,
     )
 
 
-def threshold(engine: Engine, policy: Policy, workload: Workload) -> Threshold:
-    """Largest stable rate of ``policy`` for the lengths (and kind of arrivals) of ``workload``.
+def threshold(engine: Engine, rule: Policy | str, workload: Workload) -> Threshold:
+    """Largest stable rate of a rule (or its name) for the lengths (and kind of arrivals) of ``workload``.
 
     Returns
     -------
@@ -149,12 +150,12 @@ def threshold(engine: Engine, policy: Policy, workload: Workload) -> Threshold:
 
     Examples
     --------
-    >>> from queuetheory_llm.schedulers.sarathi import SARATHI
     >>> law = Staircase(c="11.28 ms", a="35.47 ms", b0=128)
-    >>> found = threshold(Engine(batch_time=law, b_max=512), SARATHI, Workload.of(prefill=129, decode=112))
+    >>> found = threshold(Engine(batch_time=law, b_max=512), "sarathi", Workload.of(prefill=129, decode=112))
     >>> found.low, round(float(found.low), 3)
     (Fraction(12800000, 922789), 13.871)
     """
+    policy = to_policy(rule)
     require_feasible(policy, engine, workload)
     # A rule with a target of its own is the plain rule on an engine with that budget.
     inner = attrs.evolve(engine, b_max=policy.budget(engine.b_max))
