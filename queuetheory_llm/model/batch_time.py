@@ -35,6 +35,10 @@ class BatchTime(ABC):
         """Token counts in ``low..high``, ascending, one of which maximises any (alpha*b + beta)/t(b), alpha >= 0."""
 
     @abstractmethod
+    def troughs(self, low: int, high: int) -> list[int]:
+        """Token counts in ``low..high``, ascending, one of which minimises any (alpha*b + beta)/t(b), alpha >= 0."""
+
+    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """The law as the ``[engine.batch_time]`` table of a model file."""
 
@@ -106,6 +110,11 @@ class Staircase(BatchTime):
         first, last = -(-low // self.b0) * self.b0, high // self.b0 * self.b0
         return sorted({min(first, high), max(last, low) if last >= low else high, high})
 
+    def troughs(self, low: int, high: int) -> list[int]:
+        """The left end, and the first and the last start of a stair: t is affine over stair starts."""
+        first, last = -(-low // self.b0) * self.b0 + 1, (high - 1) // self.b0 * self.b0 + 1
+        return sorted({low, *(start for start in (first, last) if low <= start <= high)})
+
     def to_dict(self) -> dict[str, Any]:
         """See `BatchTime.to_dict`."""
         return _linear_parameters(self)
@@ -145,6 +154,10 @@ class Hinge(BatchTime):
     def corners(self, low: int, high: int) -> list[int]:
         """The end of the flat piece and the end of the interval."""
         return sorted({min(max(self.b0, low), high), high})
+
+    def troughs(self, low: int, high: int) -> list[int]:
+        """Both ends: on either piece the ratio is monotone, and it rises along the flat one."""
+        return sorted({low, min(max(self.b0, low), high), high})
 
     def to_dict(self) -> dict[str, Any]:
         """See `BatchTime.to_dict`."""
@@ -221,6 +234,11 @@ class Table(BatchTime):
         """Every point of the table in the interval and its right end."""
         inside = list(self.tokens[bisect_left(self.tokens, low) : bisect_left(self.tokens, high)])
         return [*inside, high]
+
+    def troughs(self, low: int, high: int) -> list[int]:
+        """The left end and the count after each point of the table."""
+        inside = self.tokens[bisect_left(self.tokens, low) : bisect_left(self.tokens, high)]
+        return [low, *(count + 1 for count in inside)]
 
     def to_dict(self) -> dict[str, Any]:
         """See `BatchTime.to_dict`."""

@@ -17,18 +17,21 @@ from fractions import Fraction
 from typing import Any
 
 import attrs
+import numpy as np
 
 from queuetheory_llm.errors import InfeasibleRequest
 from queuetheory_llm.exact.numbers import Number, Real, exact_text, to_fraction
 from queuetheory_llm.model.arrivals import PoissonArrivals
 from queuetheory_llm.model.batch_time import Hinge, Staircase
 from queuetheory_llm.model.engine import Engine
-from queuetheory_llm.model.lengths import RequestLengths
+from queuetheory_llm.model.lengths import ObservedLengths
+from queuetheory_llm.model.trace import TraceArrivals
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Pass, Policy
 from queuetheory_llm.schedulers.registry import to_policy
 from queuetheory_llm.stability.capacity import full_batch_rate
 from queuetheory_llm.stability.classify import properties
+from queuetheory_llm.stability.linear_drift import linear_drift
 from queuetheory_llm.stability.prefill_first import prefill_first_rate
 from queuetheory_llm.stability.rounds import round_rate, saturated_prefill_rate
 from queuetheory_llm.stability.workload_region import RateBound, workload_bound
@@ -114,22 +117,36 @@ class Threshold:
         }
 
 
-def require_feasible(policy: Policy, engine: Engine, lengths: RequestLengths, *, where: str = "workload") -> None:
+def require_feasible(policy: Policy, engine: Engine, workload: Workload) -> None:
     """Refuse prompts that a rule which does not split them can never run.
 
     Raises
     ------
     InfeasibleRequest
-        If a prompt can exceed the budget of the rule.
+        If a prompt can exceed the budget of the rule; names the first request of a trace that does.
     """
     limit = policy.longest_prompt(engine.b_max)
-    longest = lengths.longest_prompt
+    longest = workload.longest_prompt
     if limit is None or (longest is not None and longest <= limit):
         return
     what = "prompts of unbounded length" if longest is None else f"a prompt of {longest} tokens"
     raise InfeasibleRequest(
-        f"{where}: {what} can never run under {policy.name}, which takes prompts whole within {limit} tokens; "
-        f"raise b_max or use {policy.name}+chunk"
+        f"{_first_too_long(workload, limit) or f'workload: {what}'} can never run under {policy.name}, which takes "
+        f"prompts whole within {limit} tokens; raise b_max or use {policy.name}+chunk"
+    )
+
+
+def _first_too_long(workload: Workload, limit: int) -> str | None:
+    """The first request of a trace above the limit, and how many there are; None for a law of lengths."""
+    lengths = workload.classes[0].lengths
+    if not isinstance(lengths, ObservedLengths):
+        return None
+    rows = np.flatnonzero(lengths.prefill > limit)
+    arrivals = workload.arrivals
+    source = f"{arrivals.trace.source}: " if isinstance(arrivals, TraceArrivals) else ""
+    return (
+        f"{source}request {rows[0]}: its prompt of {lengths.prefill[rows[0]]} tokens, like {len(rows) - 1} others "
+        f"of {lengths.prefill.size},"
     )
 
 
@@ -258,40 +275,22 @@ def _stable_rates(engine: Engine, policy: Policy, workload: Workload) -> Iterato
 
 
 def _crowded(engine: Engine, policy: Policy, workload: Workload) -> tuple[Real, str] | None:
-    """Least tokens per second of a batch once k_max requests are present.
-
-    A rule that fills serves a token of every request in the batch, so such a batch has at least
-    min(b_max, k_max) tokens; a rule that fills but for a prompt that does not fit leaves less than one prompt unused.
-    Below min of b/t(b) over those b the token backlog has negative drift whenever k_max requests are present.
-    """
+    """The drift of a linear function of the backlog is negative whenever k_max requests are present."""
     found = properties(policy)
     if found.overtaken is None:
         return None
-    if found.fills:
-        least = engine.slots
-    elif policy.mixed and not policy.chunks and policy.threshold is None and workload.longest_prompt is not None:
-        least = min(engine.slots, engine.b_max - workload.longest_prompt + 1)
-    else:
-        return None
-    rate = _least_rate(engine, least)
-    return (
-        rate / workload.mean_tokens,
-        f"every batch has at least {least} tokens once {engine.slots} requests are present",
-    )
-
-
-def _least_rate(engine: Engine, least: int) -> Fraction:
-    """min of b/t(b) over least <= b <= b_max: attained where t has just stepped up."""
-    law = engine.batch_time
-    if isinstance(law, Staircase):
-        steps = range(-(-least // law.b0) * law.b0 + 1, engine.b_max + 1, law.b0)
-        candidates = [least, *(steps[:1]), *(steps[-1:])]
-    elif isinstance(law, Hinge):
-        candidates = [least, engine.b_max]
-    else:
-        candidates = list(range(least, engine.b_max + 1))
-    rates: list[Fraction] = [b / law.seconds(b) for b in candidates]
-    return min(rates)
+    if found.fills and policy.threshold is None:
+        drift = linear_drift(engine, workload)
+        return drift.requests_per_s, f"{drift} has negative drift once {engine.slots} requests are present"
+    least = engine.slots
+    if not found.fills:
+        if policy.chunks or not policy.mixed or workload.longest_prompt is None:
+            return None
+        # A prompt that does not fit leaves less than one prompt unused.
+        least = min(least, engine.b_max - workload.longest_prompt + 1)
+    rates: list[Fraction] = [b / engine.batch_time.seconds(b) for b in engine.batch_time.troughs(least, engine.b_max)]
+    ground = f"every batch has at least {least} tokens once {engine.slots} requests are present"
+    return min(rates) / workload.mean_tokens, ground
 
 
 def _one_by_one(engine: Engine, policy: Policy, workload: Workload) -> tuple[Real, str] | None:
