@@ -1,0 +1,59 @@
+"""Every command and every line of Python in the README runs, in the order a reader would type them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def test_shell_commands_run(tmp_path: Path) -> None:
+    """All but the two make targets, which .ci/run and its reader run, with this interpreter as .venv."""
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    program = tmp_path / ".venv/bin/qt-llm"
+    program.write_text(
+        f"#!/bin/sh\nexec {sys.executable} -c 'from queuetheory_llm.cli.main import run; run()' \"$@\"\n"
+    )
+    program.chmod(0o755)
+    script = "\n".join(block for block in blocks("sh") if not block.startswith("make"))
+    assert script.count(".venv/bin/qt-llm") >= 9
+    environment = {**os.environ, "PYTHONPATH": str(README.parent)}
+    done = subprocess.run(
+        ["bash", "-euc", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "13.871" in done.stdout
+    assert "10.497" in done.stdout
+    for name in ("engine.svg", "fitted.toml", "fitted.svg", "batches.jsonl"):
+        assert (tmp_path / name).stat().st_size > 0
+
+
+def test_make_targets_exist() -> None:
+    makefile = (README.parent / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^make (\w+)$", "\n".join(blocks("sh")), flags=re.M)
+    assert targets == ["region", "test"]
+    assert all(re.search(rf"^{target}:", makefile, flags=re.M) for target in targets)
+
+
+def test_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    for block in blocks("python"):
+        exec(compile(block, str(README), "exec"), {})
+    assert "290" in README.read_text(encoding="utf-8")
+    assert "V = " in capsys.readouterr().out
+
+
+def test_every_command_of_the_program_is_in_the_table() -> None:
+    from queuetheory_llm.cli.main import COMMANDS
+
+    text = README.read_text(encoding="utf-8")
+    assert all(f"| `qt-llm {name}` |" in text for name in COMMANDS)
