@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,6 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from queuetheory_llm.errors import InvalidInput, InvalidModel
-from queuetheory_llm.exact.numbers import duration_text
 from queuetheory_llm.files import packaged
 from queuetheory_llm.files.schema import (
     Faults,
@@ -233,23 +233,31 @@ class _Lengths(Table):
         return build(lambda: Workload(classes=classes, arrivals=self.process()))
 
 
-class _Poisson(_Lengths):
+class _Regular(_Lengths):
+    """A process with a rate, or the mean interval that is its inverse, or neither yet."""
+
     arrivals: _Text
     rate: Annotated[Any, field_of(PoissonArrivals, "rate")] = None
-
-    def process(self) -> Arrivals | None:
-        return None if self.rate is None else PoissonArrivals(rate=self.rate)
-
-
-class _Deterministic(_Poisson):
     interval: Annotated[Any, field_of(DeterministicArrivals, "interval")] = None
 
-    def process(self) -> Arrivals | None:
-        if self.interval is None:
-            return None if self.rate is None else DeterministicArrivals(interval=1 / self.rate)
-        if self.rate is not None:
+    def mean_interval(self) -> Fraction | None:
+        """Seconds between arrivals, exact."""
+        if self.rate is not None and self.interval is not None:
             raise Faults([(("interval",), "is given beside rate; leave one of them out")])
-        return DeterministicArrivals(interval=self.interval)
+        given: Fraction | None = self.interval if self.rate is None else 1 / self.rate
+        return given
+
+
+class _Poisson(_Regular):
+    def process(self) -> Arrivals | None:
+        interval = self.mean_interval()
+        return None if interval is None else PoissonArrivals(rate=1 / interval)
+
+
+class _Deterministic(_Regular):
+    def process(self) -> Arrivals | None:
+        interval = self.mean_interval()
+        return None if interval is None else DeterministicArrivals(interval=interval)
 
 
 class _Renewal(_Lengths):
@@ -353,15 +361,6 @@ def _replayed(table: _TraceWorkload, folder: Path, first_token: str | None) -> W
 
 
 def _check_slots(engine: Engine, workload: Workload | None) -> None:
-    """Under slotted arrivals every batch lasts one slot."""
     arrivals = None if workload is None else workload.arrivals
-    if not isinstance(arrivals, SlottedArrivals):
-        return
-    for tokens in sorted({1, *engine.batch_time.corners(1, engine.b_max)}):
-        lasts = engine.batch_time.seconds(tokens)
-        if lasts != arrivals.slot:
-            what = (
-                f"{duration_text(arrivals.slot)}, but a batch of {tokens} tokens lasts {duration_text(lasts)}; "
-                "under slotted arrivals every batch up to b_max must last one slot"
-            )
-            raise Faults([(("workload", "slot"), what)])
+    if isinstance(arrivals, SlottedArrivals):
+        build(lambda: arrivals.require_slot_batches(engine.batch_time, engine.b_max), ("workload",))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from importlib import import_module
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -16,9 +15,7 @@ from queuetheory_llm.fitting.steps import TileStep, tile_steps
 from queuetheory_llm.model.batch_time import Staircase, Table
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.profile import Profile
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from queuetheory_llm.result import Result
 
 #: A law is good enough when no point is further from it than this fraction.
 TOLERANCE = 0.10
@@ -27,7 +24,7 @@ _SPARSE = 1.25  # ratio of neighbouring sizes, and of their times, from which th
 
 
 @attrs.frozen(kw_only=True)
-class Fit:
+class Fit(Result):
     """The laws fitted to a profile and the one to use.
 
     Attributes
@@ -44,6 +41,7 @@ class Fit:
         Those of the profile, then those of the fit.
     """
 
+    figure: ClassVar[str] = "queuetheory_llm.plots.fit:draw_fit"
     profile: Profile
     candidates: tuple[Candidate, ...]
     chosen: Candidate
@@ -97,11 +95,6 @@ class Fit:
             f"{self.chosen.formula}; {self.chosen.quality}; {self.reason}; "
             f"{len(tokens)} points from {tokens[0]} to {tokens[-1]} tokens"
         )
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Points and laws, on ``ax`` or a new figure."""
-        axes: Axes = import_module("queuetheory_llm.plots.fit").draw_fit(self, ax)
-        return axes
 
     def _repr_html_(self) -> str:
         rows = "".join(

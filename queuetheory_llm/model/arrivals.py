@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from queuetheory_llm.errors import InvalidModel
 from queuetheory_llm.exact.numbers import duration_text, to_fraction, to_seconds
+from queuetheory_llm.model.batch_time import BatchTime
 
 
 def _positive(_: object, field: attrs.Attribute[Fraction], value: Fraction) -> None:
@@ -270,6 +271,22 @@ class SlottedArrivals(Arrivals):
     def with_rate(self, rate: Fraction) -> SlottedArrivals:
         """The same slot with another mean; unlike time, slots are not rescaled."""
         return attrs.evolve(self, mean=to_fraction(rate) * self.slot)
+
+    def require_slot_batches(self, law: BatchTime, b_max: int) -> None:
+        """Under slotted arrivals every batch up to ``b_max`` lasts one slot.
+
+        Raises
+        ------
+        InvalidModel
+            If some batch does not; names its size.
+        """
+        for tokens in sorted({1, *law.corners(1, b_max), *law.troughs(1, b_max)}):
+            lasts = law.seconds(tokens)
+            if lasts != self.slot:
+                raise InvalidModel(
+                    f"slot: {duration_text(self.slot)}, but a batch of {tokens} tokens lasts {duration_text(lasts)}; "
+                    "under slotted arrivals every batch up to b_max must last one slot"
+                )
 
     def describe(self) -> str:
         """The process in words."""

@@ -1,8 +1,9 @@
 """Batch-time laws t(b): how long a batch of b tokens lasts.
 
-A law also names its *corners*: the few token counts at which a batch can be extreme. Every quantity of the capacity
-and region theory maximises ``(alpha*b + beta)/t(b)`` with ``alpha >= 0`` over an interval of b; on a flat piece of t
-the maximum is at the right end, and on a piece where t is affine in b the ratio is monotone, so the ends suffice.
+A law also names its *corners* and *troughs*: the few token counts at which a batch can be best or worst. Every
+quantity of the capacity and region theory maximises (or minimises) ``(alpha*b + beta)/t(b)``, ``alpha >= 0``, over an
+interval of b. On a flat piece of t the maximum is at the right end and the minimum at the left one; on a piece where t
+is affine in b the ratio is monotone. So the ends of the pieces suffice.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ class BatchTime(ABC):
     def seconds(self, tokens: int) -> Fraction:
         """Duration of a batch of ``tokens`` >= 1 tokens, exact, in seconds."""
 
-    @abstractmethod
     def corners(self, low: int, high: int) -> list[int]:
         """Token counts in ``low..high``, ascending, one of which maximises any (alpha*b + beta)/t(b), alpha >= 0."""
+        return list(range(low, high + 1))
 
-    @abstractmethod
     def troughs(self, low: int, high: int) -> list[int]:
         """Token counts in ``low..high``, ascending, one of which minimises any (alpha*b + beta)/t(b), alpha >= 0."""
+        return list(range(low, high + 1))
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:

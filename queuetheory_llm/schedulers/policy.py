@@ -63,7 +63,8 @@ class View:
     prefilling, decoding : sequence of request
         By phase, in order of arrival.
     waiting, running : sequence of request
-        Not yet served at all, in order of arrival; served at least once, in order of first service.
+        Not yet served at all, in order of arrival; served at least once, in order of first service (by arrival
+        within a batch).
     prefill_left : indexable by request
         Prompt tokens still to serve.
     """

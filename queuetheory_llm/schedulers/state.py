@@ -56,7 +56,7 @@ class State:
         for position in batch.decode:
             left[position][1] -= 1
         served = [position for position, _ in batch.prefill] + batch.decode
-        started = [*self.running, *sorted(set(served) - set(self.running), key=served.index)]
+        started = [*self.running, *sorted(set(served) - set(self.running))]
         kept = [position for position, (prefill, decode) in enumerate(left) if prefill + decode]
         moved = {old: new for new, old in enumerate(kept)}
         return State(

@@ -11,13 +11,14 @@ from typing import Any
 import attrs
 import numpy as np
 
-from queuetheory_llm.errors import InfeasibleRequest, InvalidInput
+from queuetheory_llm.errors import InfeasibleRequest, InvalidInput, NotConverged
 from queuetheory_llm.exact.numbers import Number, exact_text, to_seconds
 from queuetheory_llm.model.arrivals import SlottedArrivals
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.trace import FirstToken, Trace, TraceArrivals
 from queuetheory_llm.model.workload import RequestClass, Workload
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
+from queuetheory_llm.schedulers.registry import to_scheduler
 from queuetheory_llm.simulation.clock import LAST_TICK, Clock, generators
 from queuetheory_llm.simulation.reference import Progress, Run, run
 from queuetheory_llm.simulation.requests import fixed_times, replay, sample
@@ -102,7 +103,7 @@ class Simulation:
 
 def simulate(
     engine: Engine,
-    scheduler: Scheduler,
+    scheduler: Scheduler | str,
     workload: Workload,
     *,
     horizon: Number | None = None,
@@ -115,8 +116,11 @@ def simulate(
 
     Parameters
     ----------
-    engine, scheduler, workload
-        The workload needs an arrival process.
+    engine : Engine
+    scheduler : Scheduler or str
+        A rule or its name with flags.
+    workload : Workload
+        With an arrival process.
     horizon : number or duration, optional
         Seconds; requests arrive, and batches start, strictly before it. See `default_horizon`.
     seed : int
@@ -135,10 +139,11 @@ def simulate(
     InfeasibleRequest
         If the rule can never serve one of the requests.
     """
+    rule = to_scheduler(scheduler)
     if workload.arrivals is None:
         raise InvalidInput("workload: rate: missing; give the workload a rate, or --rate R")
     if isinstance(workload.arrivals, SlottedArrivals):
-        _require_slot(engine, workload.arrivals.slot)
+        workload.arrivals.require_slot_batches(engine.batch_time, engine.b_max)
     notes = workload.notes
     if horizon is None:
         end = default_horizon(engine, workload, workload.arrivals.rate)
@@ -147,15 +152,15 @@ def simulate(
         end = _positive_seconds(horizon)
     clock = Clock.fit(generators(engine.batch_time, engine.b_max) | fixed_times(workload.arrivals), end)
     requests = sample(workload, clock, end, np.random.default_rng(seed))
-    done = run(engine, scheduler, requests, clock, until=clock.bound(end), log=log, progress=progress)
+    done = run(engine, rule, requests, clock, until=clock.bound(end), log=log, progress=progress)
     measured = measure(done)
-    judgement = judge(engine, scheduler, workload, measured)
-    return _report(scheduler, done, judgement, measured, first_token, notes, whole_trace=False)
+    judgement = judge(engine, rule, workload, measured)
+    return _report(rule, done, judgement, measured, first_token, notes, whole_trace=False)
 
 
 def simulate_trace(
     engine: Engine,
-    scheduler: Scheduler,
+    scheduler: Scheduler | str,
     trace: Trace,
     *,
     horizon: Number | None = None,
@@ -168,15 +173,16 @@ def simulate_trace(
     The judgement is that of a stationary stream with the rate and the lengths of the trace. Parameters and errors are
     those of `simulate`.
     """
+    rule = to_scheduler(scheduler)
     end = None if horizon is None else _positive_seconds(horizon)
     clock = Clock.fit(generators(engine.batch_time, engine.b_max) | {trace.tick}, _longest(engine, trace, end))
     requests = replay(trace, clock, end)
     until = None if end is None else clock.bound(end)
-    done = run(engine, scheduler, requests, clock, until=until, log=log, progress=progress)
+    done = run(engine, rule, requests, clock, until=until, log=log, progress=progress)
     measured = measure(done)
-    judgement = _judge_trace(engine, scheduler, trace, measured)
+    judgement = _judge_trace(engine, rule, trace, measured)
     whole = done.finished == len(trace)
-    return _report(scheduler, done, judgement, measured, first_token, trace.notes, whole_trace=whole)
+    return _report(rule, done, judgement, measured, first_token, trace.notes, whole_trace=whole)
 
 
 def judge(engine: Engine, scheduler: Scheduler, workload: Workload, measured: Measured) -> Judgement:
@@ -197,7 +203,7 @@ def _theory(engine: Engine, scheduler: Scheduler, workload: Workload) -> Judgeme
         return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason="a rule outside the known policies")
     try:
         return threshold(engine, scheduler, workload).judge(workload.rate)
-    except InfeasibleRequest as error:  # a law may allow prompts that the sampled requests do not have
+    except (InfeasibleRequest, NotConverged) as error:  # a law may allow prompts that no sampled request has
         return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason=str(error))
 
 
@@ -260,16 +266,6 @@ def _positive_seconds(horizon: Number) -> Fraction:
     if seconds <= 0:
         raise InvalidInput(f"--horizon: {float(seconds):g} s is not positive; give the seconds to simulate")
     return seconds
-
-
-def _require_slot(engine: Engine, slot: Fraction) -> None:
-    law = engine.batch_time
-    for tokens in sorted({1, engine.b_max, *law.corners(1, engine.b_max)}):
-        if law.seconds(tokens) != slot:
-            raise InvalidInput(
-                f"workload.slot: a batch of {tokens} tokens lasts {float(law.seconds(tokens)):g} s, "
-                f"a slot {float(slot):g} s; slotted arrivals need batches of one slot"
-            )
 
 
 def _longest(engine: Engine, trace: Trace, horizon: Fraction | None) -> Fraction:

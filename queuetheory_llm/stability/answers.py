@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from html import escape
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -17,6 +16,7 @@ from queuetheory_llm.errors import InfeasibleRequest
 from queuetheory_llm.exact.numbers import exact_text
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
+from queuetheory_llm.result import Result
 from queuetheory_llm.schedulers.policy import Policy
 from queuetheory_llm.schedulers.registry import to_policy
 from queuetheory_llm.stability.capacity import TokenCapacity, capacity_notes, token_capacity
@@ -30,9 +30,6 @@ from queuetheory_llm.stability.scheduler_region import (
 )
 from queuetheory_llm.stability.thresholds import Threshold, threshold
 from queuetheory_llm.verdict import Judgement, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @attrs.frozen(kw_only=True)
@@ -92,7 +89,7 @@ class OperatingPoint:
 
 
 @attrs.frozen(kw_only=True)
-class RegionAnswer:
+class RegionAnswer(Result):
     """The region of an engine, what is known of each scheduler in it, and where the workload stands.
 
     Attributes
@@ -113,6 +110,7 @@ class RegionAnswer:
     notes : tuple of str
     """
 
+    figure: ClassVar[str] = "queuetheory_llm.plots.region:draw_region"
     title: str
     engine: Engine
     workload: Workload | None
@@ -150,11 +148,6 @@ class RegionAnswer:
                 "method": self.workload_outer_method,
             }
         return found
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """The region as a figure; returns the axes."""
-        axes: Axes = import_module("queuetheory_llm.plots.region").draw_region(self, ax)
-        return axes
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -260,7 +253,7 @@ class Lever:
 
 
 @attrs.frozen(kw_only=True)
-class CapacityAnswer:
+class CapacityAnswer(Result):
     """The largest stable rate of each scheduler, and what moves it.
 
     Attributes
@@ -276,6 +269,7 @@ class CapacityAnswer:
     notes : tuple of str
     """
 
+    figure: ClassVar[str] = "queuetheory_llm.plots.region:draw_capacity"
     title: str
     engines: tuple[Engine, ...]
     workload: Workload
@@ -302,11 +296,6 @@ class CapacityAnswer:
             },
             "notes": list(self.notes),
         }
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """The thresholds as bars; returns the axes."""
-        axes: Axes = import_module("queuetheory_llm.plots.region").draw_capacity(self, ax)
-        return axes
 
     def _repr_html_(self) -> str:
         rows = "".join(

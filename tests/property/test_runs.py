@@ -46,7 +46,10 @@ def rules(draw):
     mixed = draw(st.sampled_from(["", "+mixed"]))
     target = draw(st.just("") | st.integers(1, 30).map("+target={}".format))
     threshold = draw(st.just("") | st.integers(1, 30).map("+threshold={}".format))
-    return parse_scheduler(name + chunking + mixed + target + threshold)
+    try:
+        return parse_scheduler(name + chunking + mixed + target + threshold)
+    except InvalidInput:  # whole prompts have no threshold
+        return parse_scheduler(name + chunking + mixed + target)
 
 
 @st.composite

@@ -156,7 +156,7 @@ def test_slotted_arrivals(load, law, process):
 @pytest.mark.parametrize(
     ("engine", "tokens"),
     [
-        (UNIT_SLOT.replace("b0 = 4", "b0 = 2"), 4),
+        (UNIT_SLOT.replace("b0 = 4", "b0 = 2"), 3),
         (UNIT_SLOT.replace('"1 s"', '"2 s"'), 1),
         ('[engine]\nb_max = 3\n[engine.batch_time]\nlaw = "table"\ntokens = [1, 2, 3]\nseconds = [1, 2, 1]\n', 2),
     ],
@@ -288,7 +288,10 @@ def test_faults_of_a_table(faults, law, fault):
         ('prefill = { law = "lognormal", scale_mean = 3, cv = 1 }\ndecode = 1', "workload.prefill.mean: missing"),
         ('arrivals = "poisson"\nrate = 0\nprefill = 1\ndecode = 1', "workload.rate: 0 is not positive"),
         ('arrivals = "poisson"\nrate = nan\nprefill = 1\ndecode = 1', "workload.rate: NaN is not finite"),
-        ('arrivals = "poisson"\ninterval = "1 s"\nprefill = 1\ndecode = 1', "workload.interval: unknown key"),
+        (
+            'arrivals = "poisson"\nrate = 1\ninterval = "1 s"\nprefill = 1\ndecode = 1',
+            "workload.interval: is given beside rate",
+        ),
         ("rate = 3\nprefill = 1\ndecode = 1", "workload.arrivals: missing"),
         (
             'arrivals = "deterministic"\nrate = 3\ninterval = "1 s"\nprefill = 1\ndecode = 1',
