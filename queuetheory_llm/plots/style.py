@@ -1,0 +1,138 @@
+"""What the figures share: colours, line styles, sizes, texts that fit, and how a figure becomes bytes."""
+
+from __future__ import annotations
+
+import textwrap
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import RendererAgg
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+#: Okabe and Ito's colours, told apart by colour-blind readers; their yellow is left out, too light for a line.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+#: The second channel, for prints without colour. Five and six have no common factor: thirty pairs.
+LINES: tuple[Any, ...] = (
+    "solid",
+    (0, (7, 1.6)),
+    (0, (6, 1.6, 1.2, 1.6)),
+    (0, (1.2, 1.2)),
+    (0, (4, 1.4, 1.2, 1.4, 1.2, 1.4)),
+)
+INK = "#222222"
+GREY = "#6B6B6B"
+LIGHT = "#F1F1F1"
+
+#: Font sizes in points.
+TITLE, TEXT, SMALL, TINY = 9.5, 9.0, 8.0, 7.0
+SPACING = 1.2
+#: Inches kept free at the edges of a figure.
+EDGE = 0.12
+
+_STAMPS: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+
+
+def figure_bytes(figure: Figure, format: str) -> bytes:
+    """The figure as a file; the same for the same figure: no date, no random identifiers.
+
+    Parameters
+    ----------
+    figure : Figure
+    format : {"svg", "png", "pdf"}
+    """
+    from matplotlib import rc_context
+
+    buffer = BytesIO()
+    with rc_context({"svg.hashsalt": "qt-llm"}):
+        figure.savefig(buffer, format=format, dpi=200, metadata=_STAMPS[format])
+    return buffer.getvalue()
+
+
+def renderer_of(figure: Figure) -> RendererAgg:
+    """A renderer to measure texts with, in pixels of the figure's own resolution."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = figure.canvas if isinstance(figure.canvas, FigureCanvasAgg) else FigureCanvasAgg(figure)
+    renderer: RendererAgg = canvas.get_renderer()  # type: ignore[no-untyped-call]
+    return renderer
+
+
+def figure_of(artist: Artist) -> Figure:
+    """The figure an artist is drawn on, whatever subfigures lie between."""
+    figure = artist.get_figure(root=True)
+    assert figure is not None
+    return figure
+
+
+def framed_axes(width: float, height: float, *, title: str, subtitle: str, caption: str) -> Axes:
+    """Axes of a new figure with a title and a subtitle above and a grey caption below, all at the left edge.
+
+    Parameters
+    ----------
+    width, height : float
+        Inches.
+    title, subtitle, caption : str
+        Broken into lines where they do not fit; the axes give way. An empty one takes no room.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height))
+    top = height - EDGE
+    for text, size, colour in ((title, TITLE, INK), (subtitle, SMALL, GREY)):
+        top -= _line_of(figure, text, EDGE, top, size=size, color=colour, va="top")
+    bottom = EDGE + _line_of(figure, caption, EDGE, EDGE, size=TINY, color=GREY, va="bottom")
+    left, right, room_below, gap = 0.78, 0.30, 0.50, 0.10
+    lower = bottom + room_below
+    return figure.add_axes(
+        (left / width, lower / height, 1 - (left + right) / width, (top - gap - lower) / height), facecolor="white"
+    )
+
+
+def _line_of(figure: Figure, text: str, x: float, y: float, **style: Any) -> float:
+    """Write a text at (x, y) inches, broken to the width of the figure; its height in inches, spacing included."""
+    if not text:
+        return 0.0
+    width, height = figure.get_size_inches()
+    drawn = figure.text(x / width, y / height, text, ha="left", linespacing=SPACING, **style)
+    fit_width(drawn, (width - 2 * x) * figure.dpi)
+    return float(drawn.get_window_extent(renderer_of(figure)).height / figure.dpi + 0.05)
+
+
+def fit_width(drawn: Text, pixels: float) -> None:
+    """Break a text into lines no wider than ``pixels``."""
+    text = drawn.get_text()
+    renderer = renderer_of(figure_of(drawn))
+    columns = len(text)
+    while columns > 8 and drawn.get_window_extent(renderer).width > pixels:
+        columns = min(columns - 1, int(columns * pixels / drawn.get_window_extent(renderer).width))
+        drawn.set_text("\n".join(textwrap.wrap(text, columns)))
+
+
+def text_size(figure: Figure, text: str, **style: Any) -> tuple[float, float]:
+    """Width and height of a text in pixels of the figure."""
+    from matplotlib.text import Text
+
+    probe = Text(0, 0, text, linespacing=SPACING, **style)
+    probe.set_figure(figure)
+    extent = probe.get_window_extent(renderer_of(figure))
+    return float(extent.width), float(extent.height)
+
+
+def plain_axes(ax: Axes) -> None:
+    """Only the two spines that carry the ticks; small tick labels, thousands apart."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(labelsize=SMALL)
+
+
+def number_text(value: float) -> str:
+    """A tick label: ``3,000``, ``0.5``."""
+    return f"{value:,.6g}"
+
+
+def listed(names: list[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
