@@ -79,7 +79,7 @@ def capacity(
         title=_title(names, machines),
     )
     if output is not None:
-        from queuetheory_llm.plots.region import render_capacity
+        from queuetheory_llm.plots.capacity import render_capacity
 
         write_figure(output, lambda kind: render_capacity(answer, kind))
     met = None if needed is None else all(needed < limit.low for limit in answer.results)

@@ -269,7 +269,7 @@ class CapacityAnswer(Result):
     notes : tuple of str
     """
 
-    figure: ClassVar[str] = "queuetheory_llm.plots.region:draw_capacity"
+    figure: ClassVar[str] = "queuetheory_llm.plots.capacity:draw_capacity"
     title: str
     engines: tuple[Engine, ...]
     workload: Workload
