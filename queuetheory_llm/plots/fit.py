@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,13 +10,13 @@ from numpy.typing import NDArray
 
 from queuetheory_llm.fitting import Candidate, Fit
 from queuetheory_llm.fitting.fit import TOLERANCE
+from queuetheory_llm.plots.style import PALETTE, figure_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours: told apart by colour-blind readers and in grey.
-_COLOURS = {"affine": "#0072B2", "hinge": "#009E73", "staircase": "#D55E00", "table": "#CC79A7"}
+_COLOURS = dict(zip(("affine", "staircase", "hinge", "table"), PALETTE, strict=False))
 _STYLES = {"affine": ":", "hinge": "--", "staircase": "-", "table": "-"}
 _POINTS = "#4D4D4D"
 
@@ -79,11 +78,8 @@ def render_fit(fit: Fit, suffix: str) -> bytes:
     """
     from matplotlib import rc_context
 
-    stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
-    with rc_context({"svg.hashsalt": "qt-llm", "font.size": 9}):
-        buffer = BytesIO()
-        _figure(fit).savefig(buffer, format=suffix, dpi=200, metadata=stamp[suffix])
-    return buffer.getvalue()
+    with rc_context({"font.size": 9}):
+        return figure_bytes(_figure(fit), suffix)
 
 
 def _figure(fit: Fit) -> Figure:
