@@ -110,9 +110,9 @@ def _draw_row(ax: Axes, row: int, limit: Threshold, floor: float) -> None:
     height = 0.56
     if not limit.exact:
         hatched: dict[str, Any] = {"facecolor": (_UNDECIDED, 0.25), "edgecolor": _UNDECIDED, "hatch": "////"}
-        ax.barh(row, high - low, height, low, linewidth=0.8, label="_bounds", **hatched)
+        ax.barh(row, high - low, height, low, linewidth=0.8, **hatched)
     if floor == 0:
-        ax.barh(row, low, height, color=_STABLE, label="_stable")
+        ax.barh(row, low, height, color=_STABLE)
         return
     ax.plot([floor, low], [row, row], color="0.8", linewidth=0.8, zorder=0.5, label="_guide")
     if limit.exact:

@@ -306,8 +306,13 @@ def _margin_text(point: OperatingPoint, far: bool) -> str:
     if point.load == 1:
         return "on the boundary"
     if point.load > 1:
-        return f"load {float(point.load):.3g}, outside" + (", off the figure" if far else "")
-    return f"margin {100 * float(point.margin):.3g} %"
+        return f"load {_digits(float(point.load), 1)}, outside" + (", off the figure" if far else "")
+    return f"margin {_digits(100 * float(point.margin), 100)} %"
+
+
+def _digits(value: float, limit: float) -> str:
+    """Three digits, or as many more as keep a value that is not at the limit from looking as if it were."""
+    return next((text for n in range(3, 17) if float(text := f"{value:.{n}g}") != limit), f"{value}")
 
 
 # ---------------------------------------------------------------------------------------------------------- texts
