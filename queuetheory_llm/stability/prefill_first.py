@@ -12,7 +12,7 @@ y = min(b_max, k_max), and the system is stable exactly when rate * m_d < r(rate
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import attrs
 import numpy as np
@@ -34,7 +34,7 @@ class PrefillFirst:
     prompt: int
     chunks: bool
 
-    @property
+    @cached_property
     def prefill_rate(self) -> float:
         """Requests/s above which prefill alone does not keep up."""
         return float(saturated_prefill_rate(self.engine, self.prompt, chunks=self.chunks)[0])
@@ -43,6 +43,11 @@ class PrefillFirst:
     def decode_batch(self) -> int:
         """Tokens of a full decode batch."""
         return self.engine.slots
+
+    @property
+    def first_states(self) -> int:
+        """States to begin with; doubled until the answer stands still."""
+        return 2 * self.engine.b_max if self.chunks else 64
 
     def decode_rate(self, rate: float) -> float:
         """r(rate): decode tokens per second left by prompts at ``rate`` requests/s, decodes always waiting.
@@ -54,21 +59,23 @@ class PrefillFirst:
         NotConverged
             When the states needed exceed 200 000.
         """
+        states, before = self.first_states, 0.0
+        while not _agree(value := self.decode_rate_with(rate, states), before):
+            before, states = value, 2 * states
+        return value
+
+    def decode_rate_with(self, rate: float, states: int) -> float:
+        """r(rate) from a chain cut at ``states`` states."""
+        if states > _MOST_STATES:
+            raise NotConverged(f"prefill at {rate:.6g} requests/s needs more than {_MOST_STATES} states")
         full = float(self.engine.batch_time.seconds(self.decode_batch))
         if rate <= 0:
             return self.decode_batch / full
         if rate >= self.prefill_rate:
             return 0.0
         starts = _poisson(rate * full)
-        states = 2 * self.engine.b_max if self.chunks else 64
-        before = np.inf
-        while states <= _MOST_STATES:
-            busy = self._busy_periods(rate, states)
-            value = self.decode_batch / (full + float(starts @ self._extended(busy, rate, len(starts))))
-            if abs(value - before) <= _TOLERANCE * value:
-                return value
-            before, states = value, 2 * states
-        raise NotConverged(f"prefill at {rate:.6g} requests/s needs more than {_MOST_STATES} states")
+        busy = self._busy_periods(rate, states)
+        return self.decode_batch / (full + float(starts @ self._extended(busy, rate, len(starts))))
 
     @property
     def _unit(self) -> int:
@@ -128,6 +135,11 @@ class PrefillFirst:
         return np.concatenate([[0.0], solved])
 
 
+def _agree(first: float, second: float) -> bool:
+    """Whether doubling the states no longer moved a rate."""
+    return abs(first - second) <= _TOLERANCE * max(first, second)
+
+
 def _poisson(mean: float) -> NDArray[np.float64]:
     """P(j arrivals), j = 0, 1, ..., cut where the tail is below 1e-17, and summing to 1."""
     from scipy.special import gammaln, xlogy
@@ -149,12 +161,15 @@ def prefill_first_rate(engine: Engine, prompt: int, mean_decode: float, *, chunk
     if mean_decode == 0:
         return ceiling
     full = system.decode_rate(0.0)
-
-    def spare(rate: float) -> float:
-        return system.decode_rate(rate) - rate * mean_decode
-
     # Were every prefill batch full, prompts would take rate/ceiling of the time: nearly always an upper bracket.
-    high = 1 / (mean_decode / full + 1 / ceiling)
-    if spare(high) > 0:
-        high = min(ceiling, full / mean_decode) * (1 - 1e-9)
-    return float(brentq(spare, 0.0, high, xtol=1e-12, rtol=1e-10))
+    likely, most = 1 / (mean_decode / full + 1 / ceiling), min(ceiling, full / mean_decode) * (1 - 1e-9)
+    states = system.first_states
+    while True:
+
+        def spare(rate: float, states: int = states) -> float:
+            return system.decode_rate_with(rate, states) - rate * mean_decode
+
+        root = float(brentq(spare, 0.0, likely if spare(likely) <= 0 else most, xtol=1e-12, rtol=1e-10))
+        states *= 2
+        if _agree(system.decode_rate_with(root, states), root * mean_decode):
+            return root
