@@ -210,6 +210,8 @@ def _prefill_only(engine: Engine, policy: Policy, workload: Workload) -> Thresho
     """Constant prompts without decodes: batches in overload repeat a cycle."""
     if workload.constant_prompt is None or workload.mean_decode != 0 or policy.threshold is not None:
         return None
+    if policy.chunks and _drains(policy):  # the rest of a split prompt runs in a batch of its own
+        return None
     rate, full = saturated_prefill_rate(engine, workload.constant_prompt, chunks=policy.chunks)
     return _sharp(rate, "only prompts: the cycle of batches in overload", full)
 
