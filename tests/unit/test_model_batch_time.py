@@ -53,21 +53,24 @@ shifts = st.fractions(min_value=-20, max_value=20, max_denominator=6)
 
 
 @given(laws(20), st.tuples(st.integers(1, 20), st.integers(1, 20)).map(sorted), slopes, shifts)
-def test_the_corners_attain_every_linear_fractional_maximum(law, ends, slope, shift):
+def test_corners_and_troughs_attain_every_linear_fractional_extreme(law, ends, slope, shift):
     low, high = ends
-    corners = law.corners(low, high)
-    assert corners == sorted(set(corners))
-    assert low <= corners[0]
-    assert corners[-1] == high
 
     def value(b):
         return (slope * b + shift) / law.seconds(b)
 
+    corners, troughs = law.corners(low, high), law.troughs(low, high)
+    for found in (corners, troughs):
+        assert found == sorted(set(found))
+        assert low <= found[0]
+        assert found[-1] <= high
     assert max(map(value, corners)) == max(map(value, range(low, high + 1)))
+    assert min(map(value, troughs)) == min(map(value, range(low, high + 1)))
 
 
 def test_a_staircase_has_three_corners_however_long():
     assert len(CODELLAMA.corners(100, 10**9)) <= 3
+    assert len(CODELLAMA.troughs(100, 10**9)) <= 3
 
 
 @given(laws(20))
