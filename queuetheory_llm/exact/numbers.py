@@ -44,7 +44,7 @@ def to_fraction(value: Number) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, Rational | Decimal | float | str | np.floating):
         raise InvalidInput(f"{value!r} is not a number; write a decimal or a quotient such as 400/187")
     if isinstance(value, Rational):
-        return Fraction(value)
+        return Fraction(int(value.numerator), int(value.denominator))  # numpy integers would overflow inside it
     text = value.strip() if isinstance(value, str) else str(value)
     try:
         if "/" in text:

@@ -462,7 +462,7 @@ class IndependentLengths(RequestLengths):
 
     @property
     def _empty(self) -> Real:
-        return self.prefill.zero * self.decode.zero
+        return self.prefill.zero * self.decode.zero or Fraction(0)  # the product with a float 0 is a float
 
     @property
     def mean_prefill(self) -> Real:

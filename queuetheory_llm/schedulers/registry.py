@@ -44,6 +44,7 @@ _SWITCHES: Mapping[str, dict[str, Any]] = {
 }
 #: Flags with a whole number of tokens: the field each sets.
 _COUNTS: Mapping[str, str] = {"target": "target", "threshold": "threshold"}
+_MOST_DIGITS = 18  # int() refuses thousands of digits with an error of its own
 _FLAGS = "+chunk, +whole, +mixed, +target=TOKENS, +threshold=TOKENS"
 
 
@@ -89,7 +90,7 @@ def _flag(text: str, flag: str) -> dict[str, Any]:
     if key in _SWITCHES and not equals:
         return _SWITCHES[key]
     if key in _COUNTS and equals:
-        if not value.isascii() or not value.isdigit() or int(value) < 1:
+        if not value.isascii() or not value.isdigit() or len(value) > _MOST_DIGITS or int(value) < 1:
             raise InvalidInput(f"--scheduler: {text!r}: {key} takes a whole number of tokens, at least 1")
         return {_COUNTS[key]: int(value)}
     raise InvalidInput(f"--scheduler: {text!r}: unknown flag {'+' + flag!r}; flags are {_FLAGS}")

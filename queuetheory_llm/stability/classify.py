@@ -24,7 +24,7 @@ from queuetheory_llm.schedulers.state import Left, State
 
 _PRESENT = 3  # most requests present in an explored state
 _BUDGETS = (1, 2, 3)
-_SIZES: tuple[Left, ...] = ((1, 0), (0, 1), (1, 1), (2, 1), (1, 2), (3, 1))
+_SIZES: tuple[Left, ...] = ((1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (1, 2), (3, 1))
 
 
 @attrs.frozen(kw_only=True)

@@ -75,10 +75,9 @@ def _shares(count: int, split: Sequence[Fraction] | None) -> tuple[Fraction, ...
 
 
 def _random_split(parts: Sequence[Threshold], shares: Sequence[Fraction]) -> Threshold:
-    used = [(part, share) for part, share in zip(parts, shares, strict=True) if share]
-    low = min(part.low / share for part, share in used)
-    tightest, share = min(used, key=lambda pair: pair[0].high / pair[1])
-    engine = parts.index(tightest) + 1
+    used = [(number, part, share) for number, (part, share) in enumerate(zip(parts, shares, strict=True), 1) if share]
+    low = min(part.low / share for _, part, share in used)
+    engine, tightest, share = min(used, key=lambda each: each[1].high / each[2])
     return attrs.evolve(
         tightest,
         low=low,

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from queuetheory_llm.errors import AssumptionViolated
+from queuetheory_llm.errors import AssumptionViolated, InvalidInput
 from queuetheory_llm.exact.hull import DownClosedPolygon, Point, Triple, upper_right
 from queuetheory_llm.exact.numbers import Number, common_denominator, exact_text, to_fraction
 from queuetheory_llm.model.batch_time import Staircase
@@ -146,10 +146,14 @@ class StabilityRegion:
 
         Raises
         ------
+        InvalidInput
+            If a rate is negative.
         AssumptionViolated
             If the region has no extent in the direction of the point.
         """
         point = to_fraction(prefill), to_fraction(decode)
+        if min(point) < 0:
+            raise InvalidInput(f"token rates: {float(min(point)):g} is negative; a rate is at least 0")
         if not any(point):
             face = self.polygon.faces[0]
             return Membership(point=point, load=Fraction(0), weights=(), line=(face.prefill, face.decode, face.bound))

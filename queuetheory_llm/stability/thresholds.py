@@ -210,6 +210,8 @@ def _prefill_only(engine: Engine, policy: Policy, workload: Workload) -> Thresho
     """Constant prompts without decodes: batches in overload repeat a cycle."""
     if workload.constant_prompt is None or workload.mean_decode != 0 or policy.threshold is not None:
         return None
+    if policy.chunks and _drains(policy):  # the rest of a split prompt runs in a batch of its own
+        return None
     rate, full = saturated_prefill_rate(engine, workload.constant_prompt, chunks=policy.chunks)
     return _sharp(rate, "only prompts: the cycle of batches in overload", full)
 
@@ -296,12 +298,14 @@ def _crowded(engine: Engine, policy: Policy, workload: Workload) -> tuple[Real, 
 def _one_by_one(engine: Engine, policy: Policy, workload: Workload) -> tuple[Real, str] | None:
     """Whole prompts first: at worst each prompt costs a batch of its own, and decodes get the rest of the time.
 
-    Needs t(x) <= sum of t over the prompts of a batch, which the staircase and the hinge satisfy.
+    Needs t(x + y) <= t(x) + t(y): every staircase, and a hinge with c >= a b0.
     """
+    law = engine.batch_time
     whole_first = policy.passes == (Pass.PREFILL, Pass.DECODE) and not policy.mixed and not policy.chunks
-    if not whole_first or workload.longest_prompt is None or not isinstance(engine.batch_time, Staircase | Hinge):
+    subadditive = isinstance(law, Staircase) or (isinstance(law, Hinge) and law.c >= law.a * law.b0)
+    if not whole_first or workload.longest_prompt is None or not subadditive:
         return None
-    prefill = workload.prefill_probability * engine.batch_time.seconds(max(1, workload.longest_prompt))
+    prefill = workload.prefill_probability * law.seconds(max(1, workload.longest_prompt))
     full = attrs.evolve(engine, b_max=engine.slots)
     decode = workload.mean_decode / full_batch_rate(full)
     return 1 / (prefill + decode), "a batch for each prompt, full decode batches between"

@@ -1,0 +1,160 @@
+"""Numbers as users write them: read exactly or refused in one line."""
+
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.exact.numbers import (
+    common_denominator,
+    duration_text,
+    exact_text,
+    to_count,
+    to_fraction,
+    to_seconds,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "exact"),
+    [
+        (0.1, Fraction(1, 10)),
+        (1e-3, Fraction(1, 1000)),
+        ("12.50", Fraction(25, 2)),
+        (" 7 ", Fraction(7)),
+        ("1e-3", Fraction(1, 1000)),
+        ("400/187", Fraction(400, 187)),
+        ("-3/6", Fraction(-1, 2)),
+        (Decimal("0.10"), Fraction(1, 10)),
+        (Fraction(2, 6), Fraction(1, 3)),
+        (10**40, Fraction(10**40)),
+        (np.float64(0.1), Fraction(1, 10)),
+        (np.float32(0.1), Fraction(1, 10)),
+        ("1e30", Fraction(10**30)),
+        ("1e-30", Fraction(1, 10**30)),
+        ("0e5000", Fraction(0)),
+    ],
+)
+def test_a_number_is_read_exactly(value, exact):
+    assert to_fraction(value) == exact
+
+
+def test_a_numpy_integer_does_not_overflow_inside_a_fraction():
+    assert to_fraction(np.int64(2**62)) * 4 == 2**64
+    assert to_count(np.int64(2**62)) * 4 == 2**64
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ("", "is not a number"),
+        ("12abc", "is not a number"),
+        ("0x10", "is not a number"),
+        ("1,5", "is not a number"),
+        ("1/2/3", "is not a number"),
+        ("1/2.5", "is not a number"),
+        ("1/0", "divides by zero"),
+        ("9" * 5000 + "/2", "is not a number"),
+        ("nan", "is not finite"),
+        ("-inf", "is not finite"),
+        (float("nan"), "is not finite"),
+        (float("inf"), "is not finite"),
+        ("1e400", "outside 1e-30 .. 1e30"),
+        ("1e-31", "outside 1e-30 .. 1e30"),
+        (True, "is not a number"),
+        (None, "is not a number"),
+        (1j, "is not a number"),
+        ([1], "is not a number"),
+    ],
+)
+def test_what_is_no_number_is_refused_in_one_line(value, complaint):
+    with pytest.raises(InvalidInput) as caught:
+        to_fraction(value)
+    assert complaint in str(caught.value)
+    assert len(caught.value.faults) == 1
+    assert "\n" not in caught.value.faults[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "exact"),
+    [
+        ("11.28 ms", Fraction(1128, 100_000)),
+        ("467.5ms", Fraction(187, 400)),
+        ("35 us", Fraction(35, 10**6)),
+        ("1e-3 s", Fraction(1, 1000)),
+        (" 2/3 ms ", Fraction(2, 3000)),
+        ("-5 ms", Fraction(-5, 1000)),
+        (0.25, Fraction(1, 4)),
+        (3, Fraction(3)),
+    ],
+)
+def test_a_duration_is_read_exactly(value, exact):
+    assert to_seconds(value) == exact
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ("35", 'has no unit; write s, ms or us, such as "35 ms"'),
+        ("1e3", "has no unit"),
+        ("35 min", "has the unknown unit 'min'"),
+        ("35 S", "has the unknown unit 'S'"),
+        ("35 µs", "has the unknown unit 'µs'"),
+        ("ms", "is not a duration"),
+        ("", "is not a duration"),
+        ("nan ms", "is not a duration"),
+        ("3 ms 4", "is not a duration"),
+        ("1..2 ms", "is not a number"),
+        ("1e99 s", "outside 1e-30 .. 1e30"),
+        (float("nan"), "is not finite"),
+    ],
+)
+def test_a_bad_duration_says_what_to_write(value, complaint):
+    with pytest.raises(InvalidInput) as caught:
+        to_seconds(value)
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [3, "3", 3.0, "3.0", Fraction(6, 2), np.int64(3)])
+def test_a_count(value):
+    assert to_count(value) == 3
+    assert type(to_count(value)) is int
+
+
+@pytest.mark.parametrize("value", [3.5, "7/2"])
+def test_half_a_token_is_no_count(value):
+    with pytest.raises(InvalidInput, match="is not a whole number"):
+        to_count(value)
+
+
+def test_exact_text_is_for_rationals_only():
+    assert exact_text(Fraction(12_800_000, 3829)) == "12800000/3829"
+    assert exact_text(Fraction(4)) == "4"
+    assert exact_text(0.5) is None
+
+
+@given(st.lists(st.fractions(max_denominator=10**6), max_size=5))
+def test_the_common_denominator_is_the_least_that_clears_all(values):
+    scale = common_denominator(values)
+    assert all((value * scale).denominator == 1 for value in values)
+    primes = {d for d in range(2, scale + 1) if scale % d == 0} if scale < 500 else {2, 3, 5}
+    smaller = [scale // p for p in primes if scale % p == 0]
+    assert all(any((value * s).denominator > 1 for value in values) for s in smaller)
+
+
+@given(st.fractions(min_value=0, max_value=10**6, max_denominator=10**12))
+def test_a_duration_survives_its_text(value):
+    assert to_seconds(duration_text(value)) == value
+
+
+@given(st.integers(0, 10**40), st.integers(0, 12))
+def test_a_decimal_duration_is_printed_as_a_decimal(number, digits):
+    value = Fraction(number, 10**digits)
+    text = duration_text(value / 1000)
+    assert text.endswith(" ms")
+    assert "/" not in text
+    assert Fraction(text.removesuffix(" ms")) == value
