@@ -22,8 +22,8 @@ from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.stability.rounds import saturated_prefill_rate
 
-_TOLERANCE = 1e-10  # relative, on the decode rate
-_MOST_STATES = 200_000
+_TOLERANCE = 1e-7  # relative, on the decode rate
+_MOST_STATES = 33_000  # a second of sparse solves
 
 
 @attrs.frozen
@@ -46,18 +46,18 @@ class PrefillFirst:
 
     @property
     def first_states(self) -> int:
-        """States to begin with; doubled until the answer stands still."""
-        return 2 * self.engine.b_max if self.chunks else 64
+        """States to begin with; doubled until the answer stands still. A lone prompt has to be inside."""
+        return 2 * max(self.engine.b_max, self.prompt) if self.chunks else 64
 
     def decode_rate(self, rate: float) -> float:
         """r(rate): decode tokens per second left by prompts at ``rate`` requests/s, decodes always waiting.
 
-        The number of states is doubled until r moves by less than 1e-10.
+        The number of states is doubled until r moves by less than 1e-7.
 
         Raises
         ------
         NotConverged
-            When the states needed exceed 200 000.
+            When the states needed exceed 33 000.
         """
         states, before = self.first_states, 0.0
         while not _agree(value := self.decode_rate_with(rate, states), before):

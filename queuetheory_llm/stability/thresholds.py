@@ -19,7 +19,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from queuetheory_llm.errors import InfeasibleRequest
+from queuetheory_llm.errors import InfeasibleRequest, NotConverged
 from queuetheory_llm.exact.numbers import Number, Real, exact_text, to_fraction
 from queuetheory_llm.model.arrivals import PoissonArrivals
 from queuetheory_llm.model.batch_time import Hinge, Staircase
@@ -247,7 +247,10 @@ def _prefill_first(engine: Engine, policy: Policy, workload: Workload) -> Thresh
     prompt = workload.constant_prompt
     if not (unmixed and poisson and prompt):
         return None
-    rate = prefill_first_rate(engine, prompt, float(workload.mean_decode), chunks=policy.chunks)
+    try:
+        rate = prefill_first_rate(engine, prompt, float(workload.mean_decode), chunks=policy.chunks)
+    except NotConverged:  # split prompts much longer than a batch: bounds are left
+        return None
     return _sharp(
         rate,
         "decodes served between prefill busy periods (constant prompts, Poisson arrivals)",
@@ -311,4 +314,21 @@ def _one_by_one(engine: Engine, policy: Policy, workload: Workload) -> tuple[Rea
     return 1 / (prefill + decode), "a batch for each prompt, full decode batches between"
 
 
-_GROUNDS: tuple[Callable[[Engine, Policy, Workload], tuple[Real, str] | None], ...] = (_crowded, _one_by_one)
+def _split_first(engine: Engine, policy: Policy, workload: Workload) -> tuple[Real, str] | None:
+    """Split prompts first: a batch that is not full completes a prompt, so there is at most one such batch a prompt.
+
+    With x tokens it costs t(x) - x t(b_max)/b_max more than its tokens would in full batches; decodes get the rest of
+    the time.
+    """
+    split_first = policy.passes == (Pass.PREFILL, Pass.DECODE) and not policy.mixed and policy.chunks
+    if not split_first or policy.threshold is not None:
+        return None
+    law, token = engine.batch_time, 1 / full_batch_rate(engine)
+    excess = max(law.seconds(x) - x * token for x in law.troughs(1, engine.b_max))
+    prefill = workload.mean_prefill * token + workload.prefill_probability * max(excess, Fraction(0))
+    decode = workload.mean_decode / full_batch_rate(attrs.evolve(engine, b_max=engine.slots))
+    return 1 / (prefill + decode), "at most one batch a prompt is not full, full decode batches between"
+
+
+_Ground = Callable[[Engine, Policy, Workload], tuple[Real, str] | None]
+_GROUNDS: tuple[_Ground, ...] = (_crowded, _one_by_one, _split_first)

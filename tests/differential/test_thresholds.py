@@ -214,7 +214,7 @@ def test_the_threshold_of_prefill_first_on_drawn_engines(engine, prompt, decode)
 
 @pytest.mark.parametrize(
     ("b_max", "k_max", "prompt", "rate"),
-    [(8, None, 3, 0.35), (5, None, 12, 0.1), (6, 2, 5, 0.2), (512, 100, 129, 12.0)],
+    [(8, None, 3, 0.35), (5, None, 12, 0.1), (6, 2, 5, 0.2), (512, 100, 129, 12.0), (128, None, 514, 1.0)],
 )
 def test_the_decode_rate_of_split_prompts_by_running_it(b_max, k_max, prompt, rate):
     """Decodes always waiting: prompts in order, split; a full decode batch whenever none waits."""

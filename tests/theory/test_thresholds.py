@@ -211,6 +211,21 @@ class TestPrefillFirst:
         assert whole < split < float(Fraction(12_800_000, 3829) / 241)
         assert threshold(A100, "sglang", CHAT).low == split
 
+    def test_a_long_split_prompt_ends_in_a_batch_of_its_own(self):
+        """514 = 4 * 128 + 2: at low rates each prompt costs four full batches and one of two tokens."""
+        machine = attrs.evolve(A100, b_max=128)
+        served = PrefillFirst(machine, 514, chunks=True).decode_rate(0.01)
+        t = float(CODELLAMA.seconds(128))
+        assert served == pytest.approx(128 / t * (1 - 0.01 * 5 * t), rel=1e-3)
+
+    def test_bounds_where_the_chain_is_too_long(self):
+        machine = attrs.evolve(A100, b_max=2048)
+        found = threshold(machine, "sglang", Workload.of(prefill=4001, decode=112))
+        token = CODELLAMA.seconds(2048) / 2048
+        assert found.low == 1 / (4113 * token + CODELLAMA.seconds(1) - token)
+        assert found.high == 1 / (4113 * token)
+        assert "at most one batch a prompt is not full" in found.method
+
 
 class TestOnlyOnePhase:
     @pytest.mark.parametrize("rule", SCHEDULERS)
