@@ -173,7 +173,7 @@ def _durations(values: Sequence[Fraction | str | float]) -> tuple[Fraction, ...]
     return tuple(to_seconds(value) for value in values)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, cache_hash=True)
 class Table(BatchTime):
     """Measured points; between two points the batch is padded to the next larger one.
 
