@@ -101,9 +101,7 @@ def _engines(first: Engine, others: tuple[str, ...], count: str | None) -> list[
     if count is not None:
         number_of = count_flag("--engines", count, least=1)
         if number_of > _MOST_ENGINES:
-            raise InvalidInput(
-                f"--engines: {count} is above {_MOST_ENGINES}; equal engines carry N times one"
-            )
+            raise InvalidInput(f"--engines: {count} is above {_MOST_ENGINES}; equal engines carry N times one")
         return [first] * number_of
     return [first, *(load_model(name).engine for name in others)]
 
