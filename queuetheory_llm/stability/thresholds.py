@@ -232,7 +232,7 @@ def _sharp(rate: Real, method: str, binding: str, *notes: str) -> Threshold:
 def _closed_form(engine: Engine, policy: Policy, workload: Workload) -> Threshold | None:
     """F/(m_p + m_d) for a rule that fills its batches, when k_max does not keep it from filling."""
     found = properties(policy)
-    if not (found.fills and found.overtaken is not None and engine.slots == engine.b_max):
+    if not (found.proved_to_fill and engine.slots == engine.b_max):
         return None
     method = THEOREM_2 if found.work_conserving else found.reason
     return _sharp(full_batch_rate(engine) / workload.mean_tokens, method, "b_max")
@@ -314,7 +314,7 @@ def _bounds(engine: Engine, policy: Policy, workload: Workload, grounds: Sequenc
 def _linear_drift(engine: Engine, policy: Policy, workload: Workload) -> tuple[Real, str] | None:
     """A linear function of the backlog has negative drift whenever k_max requests are present: see `linear_drift`."""
     found = properties(policy)
-    if not found.fills or found.overtaken is None or policy.threshold is not None:
+    if not found.proved_to_fill or policy.threshold is not None:
         return None
     drift = linear_drift(engine, workload)
     return drift.requests_per_s, f"{drift} has negative drift once {engine.slots} requests are present"
