@@ -14,7 +14,7 @@ from queuetheory_llm.schedulers.policy import Batch, Policy, Scheduler
 from queuetheory_llm.schedulers.state import Left, State
 
 PRESENT = 3  # most requests present in an explored state
-_BUDGETS = (1, 2, 3, 4)
+_BUDGETS = (1, 2, 3)
 _SIZES: tuple[Left, ...] = ((1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (1, 2), (3, 1))
 BOUNDS = f"b_max up to {_BUDGETS[-1]}, at most {PRESENT} requests present, prompts up to 3 tokens"
 
@@ -111,7 +111,8 @@ def explored_form(scheduler: Scheduler) -> Scheduler:
 
 def grids(scheduler: Scheduler) -> Iterator[tuple[int, tuple[Left, ...]]]:
     """Budgets to explore, with the request sizes the rule can run there."""
-    for b_max in _BUDGETS:
+    constants = isinstance(scheduler, Policy) and (scheduler.target or scheduler.threshold)
+    for b_max in (*_BUDGETS, 4) if constants else _BUDGETS:  # above the constants of `explored_form`
         yield b_max, feasible(scheduler, b_max, _SIZES)
 
 

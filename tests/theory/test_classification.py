@@ -26,7 +26,7 @@ def test_rules_that_fill_and_mix(name):
     found = classify(name)
     assert (found.work_conserving, found.overtaken, found.fills, found.throughput_optimal) == (True, 0, True, True)
     assert found.idle_witness is found.overtaking_witness is found.growth_witness is None
-    assert "work-conserving and 0-FCFS: Theorem 2" in found.reason
+    assert "work-conserving and 0-FCFS, Theorem 2" in found.reason
     assert found.states > 1000
     assert all(verdict.optimal for verdict in judge_topologies(found))
 
