@@ -14,10 +14,11 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations_with_replacement, pairwise, product
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
+from queuetheory_llm.result import Result
 from queuetheory_llm.schedulers.policy import Batch, Policy, Scheduler
 from queuetheory_llm.schedulers.registry import to_scheduler
 from queuetheory_llm.schedulers.state import Left, State
@@ -105,7 +106,7 @@ class GrowthWitness:
 
 
 @attrs.frozen(kw_only=True)
-class Classification:
+class Classification(Result):
     """What the batches of a rule show.
 
     Attributes
@@ -124,6 +125,7 @@ class Classification:
         A load below capacity that the rule does not carry; looked for only where no theorem applies.
     """
 
+    figure: ClassVar[str] = "queuetheory_llm.plots.classification:draw_classification"
     scheduler: str
     work_conserving: bool
     overtaken: int | None
