@@ -92,11 +92,17 @@ def capacity(
     return 1 if met is False else 0
 
 
+_MOST_ENGINES = 10_000
+
+
 def _engines(first: Engine, others: tuple[str, ...], count: str | None) -> list[Engine]:
     if others and count is not None:
         raise InvalidInput("--engines: several model files are the engines already; leave it out")
     if count is not None:
-        return [first] * count_flag("--engines", count, least=1)
+        number_of = count_flag("--engines", count, least=1)
+        if number_of > _MOST_ENGINES:
+            raise InvalidInput(f"--engines: {count} is above {_MOST_ENGINES}; equal engines carry N times one")
+        return [first] * number_of
     return [first, *(load_model(name).engine for name in others)]
 
 

@@ -20,7 +20,7 @@ def upper_right(points: Sequence[Triple]) -> list[int]:
 
     Parameters
     ----------
-    points : sequence of (x, y, t), integers, x, y >= 0, t > 0
+    points : sequence of (x, y, t), integers, t > 0
 
     Returns
     -------
@@ -36,6 +36,14 @@ def upper_right(points: Sequence[Triple]) -> list[int]:
     return chain
 
 
+def lower_left(points: Sequence[Triple]) -> list[int]:
+    """Extreme points of the lower left boundary: where some x and y weights, not negative, are least.
+
+    As `upper_right`, by increasing x/t.
+    """
+    return upper_right([(-x, -y, t) for x, y, t in points])
+
+
 def _undominated(points: Sequence[Triple]) -> list[int]:
     """Indices of the Pareto maxima by decreasing x/t.
 
@@ -45,9 +53,10 @@ def _undominated(points: Sequence[Triple]) -> list[int]:
     shift = 2 * max((t for _, _, t in points), default=1).bit_length() + 1
     ranked = [((x << shift) // t, (y << shift) // t, index) for index, (x, y, t) in enumerate(points)]
     ranked.sort(reverse=True)
-    kept, highest = [], -1
+    kept: list[int] = []
+    highest = None
     for _, height, index in ranked:
-        if height > highest:
+        if highest is None or height > highest:
             kept.append(index)
             highest = height
     return kept

@@ -19,6 +19,7 @@ Real = Fraction | float
 
 UNITS: dict[str, Fraction] = {"s": Fraction(1), "ms": Fraction(1, 1000), "us": Fraction(1, 10**6)}
 
+_LONGEST = 200  # characters of a number
 _MAGNITUDE = 30  # powers of ten either side of 1; beyond it a decimal is a slip, and exact arithmetic a trap
 _TIME = re.compile(r"\s*(?P<number>[^\sa-zA-Z]+(?:[eE][+-]?\d+)?)\s*(?P<unit>[a-zA-Zµ]*)\s*\Z")
 
@@ -44,11 +45,13 @@ def to_fraction(value: Number) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, Rational | Decimal | float | str | np.floating):
         raise InvalidInput(f"{value!r} is not a number; write a decimal or a quotient such as 400/187")
     if isinstance(value, Rational):
-        return Fraction(int(value.numerator), int(value.denominator))  # numpy integers would overflow inside it
+        return _sized(Fraction(int(value.numerator), int(value.denominator)))  # numpy integers overflow inside it
     text = value.strip() if isinstance(value, str) else str(value)
+    if len(text) > _LONGEST:
+        raise InvalidInput(f"a number of {len(text)} characters is no quantity; write at most {_LONGEST}")
     try:
         if "/" in text:
-            return Fraction(text)
+            return _sized(Fraction(text))
         decimal = Decimal(text)
     except (InvalidOperation, ValueError):
         raise InvalidInput(f"{text!r} is not a number; write a decimal or a quotient such as 400/187") from None
@@ -56,9 +59,16 @@ def to_fraction(value: Number) -> Fraction:
         raise InvalidInput(f"{text!r} divides by zero") from None
     if not decimal.is_finite():
         raise InvalidInput(f"{text} is not finite; write an ordinary number")
-    if decimal and abs(decimal.adjusted()) > _MAGNITUDE:
+    if decimal and abs(decimal.adjusted()) > _MAGNITUDE:  # before the exponent becomes an integer
         raise InvalidInput(f"{text} is outside 1e-{_MAGNITUDE} .. 1e{_MAGNITUDE}; check its unit")
     return Fraction(decimal)
+
+
+def _sized(value: Fraction) -> Fraction:
+    """Refuse what no quantity of a serving system is, before floats and arrays overflow on it."""
+    if value and not Fraction(1, 10 ** (_MAGNITUDE + 1)) < abs(value) < 10 ** (_MAGNITUDE + 1):
+        raise InvalidInput(f"a value outside 1e-{_MAGNITUDE} .. 1e{_MAGNITUDE}; check its unit")
+    return value
 
 
 def to_seconds(value: Number) -> Fraction:
@@ -79,11 +89,17 @@ def to_seconds(value: Number) -> Fraction:
     return to_fraction(match["number"]) * UNITS[unit]
 
 
+#: Largest number of tokens, requests or seats a model speaks of; sums of millions of them fit 64 bits.
+MOST = 2**31 - 1
+
+
 def to_count(value: Number) -> int:
-    """Read a whole number; 3, "3" and 3.0 are the same, 3.5 is an error."""
+    """Read a whole number up to `MOST`; 3, "3" and 3.0 are the same, 3.5 is an error."""
     fraction = to_fraction(value)
     if fraction.denominator != 1:
         raise InvalidInput(f"{value} is not a whole number")
+    if abs(fraction) > MOST:
+        raise InvalidInput(f"{value} is beyond {MOST}; check its unit")
     return fraction.numerator
 
 

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import attrs
@@ -47,6 +48,10 @@ class BatchTime(ABC):
     def longest(self) -> int | None:
         """Largest batch the law speaks of; None when there is no limit."""
         return None
+
+    def is_nondecreasing(self, b_max: int) -> bool:
+        """Whether t(1) <= t(2) <= ... <= t(b_max)."""
+        return all(self.seconds(b) <= self.seconds(b + 1) for b in range(1, b_max))
 
     def seconds_array(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """t(b) in seconds as floats, same shape as ``tokens``."""
@@ -102,6 +107,10 @@ class Staircase(BatchTime):
         """See `BatchTime.seconds`."""
         return self.c + self.a * -(-tokens // self.b0)
 
+    def is_nondecreasing(self, b_max: int) -> bool:  # noqa: ARG002 - true of every such law
+        """See `BatchTime.is_nondecreasing`."""
+        return True
+
     def seconds_array(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """See `BatchTime.seconds_array`."""
         return np.asarray(float(self.c) + float(self.a) * -(-np.asarray(tokens) // self.b0), dtype=np.float64)
@@ -147,6 +156,10 @@ class Hinge(BatchTime):
         """See `BatchTime.seconds`."""
         return self.c + self.a * max(0, tokens - self.b0)
 
+    def is_nondecreasing(self, b_max: int) -> bool:  # noqa: ARG002 - true of every such law
+        """See `BatchTime.is_nondecreasing`."""
+        return True
+
     def seconds_array(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """See `BatchTime.seconds_array`."""
         excess = np.maximum(0, np.asarray(tokens) - self.b0)
@@ -173,7 +186,7 @@ def _durations(values: Sequence[Fraction | str | float]) -> tuple[Fraction, ...]
     return tuple(to_seconds(value) for value in values)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, cache_hash=True)
 class Table(BatchTime):
     """Measured points; between two points the batch is padded to the next larger one.
 
@@ -198,7 +211,7 @@ class Table(BatchTime):
             faults.append(f"seconds: {len(self.seconds_at)} values for {len(self.tokens)} token counts; give one each")
         if self.tokens and self.tokens[0] < 1:
             faults.append(f"tokens: {self.tokens[0]} is below 1; a batch has at least one token")
-        for before, after in zip(self.tokens, self.tokens[1:], strict=False):
+        for before, after in pairwise(self.tokens):
             if after <= before:
                 faults.append(f"tokens: {after} after {before}; list each count once, in increasing order")
                 break
@@ -223,6 +236,10 @@ class Table(BatchTime):
     def seconds(self, tokens: int) -> Fraction:
         """See `BatchTime.seconds`."""
         return self.seconds_at[self._index(tokens)]
+
+    def is_nondecreasing(self, b_max: int) -> bool:
+        """See `BatchTime.is_nondecreasing`."""
+        return all(before <= after for before, after in pairwise(self.seconds_at[: self._index(b_max) + 1]))
 
     def seconds_array(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """See `BatchTime.seconds_array`."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuetheory_llm.errors import InvalidModel
-from queuetheory_llm.exact.numbers import Number, Real, to_count, to_fraction
+from queuetheory_llm.exact.numbers import MOST, Number, Real, to_count, to_fraction
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -55,6 +55,10 @@ class LengthLaw(ABC):
     def to_dict(self) -> dict[str, Any]:
         """The law as an inline table of a model file."""
 
+    @abstractmethod
+    def scaled(self, factor: Fraction) -> LengthLaw:
+        """A law of the same kind with ``factor`` > 0 times the mean, as near as whole tokens allow."""
+
     @property
     def constant(self) -> int | None:
         """The only value the law takes; None when there are several."""
@@ -74,13 +78,20 @@ def _at_least(least: int, note: str) -> Any:
     def check(_: object, field: attrs.Attribute[Fraction], value: Fraction) -> None:
         if value < least:
             raise InvalidModel(f"{field.name}: {float(value):g} is below {least}; {note}")
+        if value > MOST:
+            raise InvalidModel(f"{field.name}: {float(value):g} is beyond {MOST} tokens; check its unit")
 
     return check
 
 
-def _above_zero(_: object, field: attrs.Attribute[Fraction], value: Fraction) -> None:
-    if value <= 0:
-        raise InvalidModel(f"{field.name}: {float(value):g} is not positive")
+def _mean_tokens(_: object, field: attrs.Attribute[Fraction], value: Fraction) -> None:
+    if not Fraction(1, 10**6) <= value <= MOST:
+        raise InvalidModel(f"{field.name}: {float(value):g} is outside 1e-6 .. {MOST} tokens")
+
+
+def _spread(_: object, field: attrs.Attribute[Fraction], value: Fraction) -> None:
+    if not 0 < value <= 100:
+        raise InvalidModel(f"{field.name}: {float(value):g} is outside 0 < cv <= 100")
 
 
 def _plain(value: Fraction) -> int | str:
@@ -117,6 +128,10 @@ class Constant(LengthLaw):
     def survival(self, counts: Counts) -> Floats:
         """See `LengthLaw.survival`."""
         return (np.asarray(counts) <= self.value).astype(float)
+
+    def scaled(self, factor: Fraction) -> Constant:
+        """See `LengthLaw.scaled`."""
+        return Constant(round(self.value * factor))
 
     def sample(self, rng: np.random.Generator, size: int) -> Counts:  # noqa: ARG002 - no randomness to use
         """See `LengthLaw.sample`."""
@@ -155,6 +170,10 @@ class Geometric(LengthLaw):
         """See `LengthLaw.survival`."""
         return np.asarray(float(1 - 1 / self.mean) ** np.maximum(np.asarray(counts, dtype=float) - 1, 0))
 
+    def scaled(self, factor: Fraction) -> Geometric:
+        """See `LengthLaw.scaled`."""
+        return Geometric(mean=max(Fraction(1), self.mean * factor))
+
     def sample(self, rng: np.random.Generator, size: int) -> Counts:
         """See `LengthLaw.sample`."""
         return rng.geometric(float(1 / self.mean), size)
@@ -169,7 +188,7 @@ class Poisson(LengthLaw):
     """Poisson with the given mean > 0; zero is possible."""
 
     law: ClassVar[str] = "poisson"
-    mean: Fraction = attrs.field(converter=to_fraction, validator=_above_zero)
+    mean: Fraction = attrs.field(converter=to_fraction, validator=_mean_tokens)
 
     @property
     def zero(self) -> float:
@@ -187,6 +206,10 @@ class Poisson(LengthLaw):
 
         k = np.asarray(counts, dtype=float)
         return np.where(k <= 0, 1.0, gammainc(np.maximum(k, 1), float(self.mean)))
+
+    def scaled(self, factor: Fraction) -> Poisson:
+        """See `LengthLaw.scaled`."""
+        return Poisson(mean=self.mean * factor)
 
     def sample(self, rng: np.random.Generator, size: int) -> Counts:
         """See `LengthLaw.sample`."""
@@ -234,6 +257,10 @@ class Uniform(LengthLaw):
         """See `LengthLaw.survival`."""
         return np.clip((self.high + 1 - np.asarray(counts, dtype=float)) / (self.high + 1 - self.low), 0, 1)
 
+    def scaled(self, factor: Fraction) -> Uniform:
+        """See `LengthLaw.scaled`."""
+        return Uniform(low=round(self.low * factor), high=round(self.high * factor))
+
     def sample(self, rng: np.random.Generator, size: int) -> Counts:
         """See `LengthLaw.sample`."""
         return rng.integers(self.low, self.high + 1, size)
@@ -251,8 +278,8 @@ class LogNormal(LengthLaw):
     """
 
     law: ClassVar[str] = "lognormal"
-    scale_mean: Fraction = attrs.field(converter=to_fraction, validator=_above_zero)
-    cv: Fraction = attrs.field(converter=to_fraction, validator=_above_zero)
+    scale_mean: Fraction = attrs.field(converter=to_fraction, validator=_mean_tokens)
+    cv: Fraction = attrs.field(converter=to_fraction, validator=_spread)
 
     @property
     def _sigma(self) -> float:
@@ -262,7 +289,7 @@ class LogNormal(LengthLaw):
     def _mu(self) -> float:
         return math.log(self.scale_mean) - self._sigma**2 / 2
 
-    @property
+    @cached_property
     def mean(self) -> float:
         """E[ceil X] = sum of P(X > k), k >= 0: summed to K, then E[(X - K)+] + P(X > K)/2 (midpoint rule)."""
         from scipy.special import ndtr
@@ -297,6 +324,10 @@ class LogNormal(LengthLaw):
         with np.errstate(divide="ignore"):
             depth = np.log(np.maximum(k - 1, 0))
         return np.asarray(ndtr((self._mu - depth) / self._sigma), dtype=float)
+
+    def scaled(self, factor: Fraction) -> LogNormal:
+        """See `LengthLaw.scaled`."""
+        return LogNormal(scale_mean=self.scale_mean * factor, cv=self.cv)
 
     def sample(self, rng: np.random.Generator, size: int) -> Counts:
         """See `LengthLaw.sample`."""
@@ -336,30 +367,30 @@ class Empirical(LengthLaw):
         if min(self.weights) < 0 or sum(self.weights) == 0:
             raise InvalidModel("weights: must be non-negative with a positive sum")
 
-    @property
+    @cached_property
     def mean(self) -> Fraction:
         """See `LengthLaw.mean`."""
         pairs = zip(self.values, self.weights, strict=True)
         return sum((v * w for v, w in pairs), Fraction(0)) / sum(self.weights)
 
-    @property
+    @cached_property
     def zero(self) -> Fraction:
         """See `LengthLaw.zero`."""
         pairs = zip(self.values, self.weights, strict=True)
         return sum((w for v, w in pairs if v == 0), Fraction(0)) / sum(self.weights)
 
-    @property
+    @cached_property
     def largest(self) -> int:
         """See `LengthLaw.largest`."""
         return max(v for v, w in zip(self.values, self.weights, strict=True) if w)
 
-    @property
+    @cached_property
     def constant(self) -> int | None:
         """See `LengthLaw.constant`."""
         support = {v for v, w in zip(self.values, self.weights, strict=True) if w}
         return support.pop() if len(support) == 1 else None
 
-    @property
+    @cached_property
     def _probabilities(self) -> Floats:
         total = sum(self.weights)
         return np.array([float(w / total) for w in self.weights])
@@ -369,6 +400,10 @@ class Empirical(LengthLaw):
         order = np.argsort(self.values, kind="stable")
         above = np.concatenate([np.cumsum(self._probabilities[order][::-1])[::-1], [0.0]])
         return above[np.searchsorted(np.asarray(self.values)[order], np.asarray(counts))]
+
+    def scaled(self, factor: Fraction) -> Empirical:
+        """See `LengthLaw.scaled`."""
+        return Empirical(values=[round(value * factor) for value in self.values], weights=self.weights)
 
     def sample(self, rng: np.random.Generator, size: int) -> Counts:
         """See `LengthLaw.sample`."""
@@ -422,8 +457,12 @@ class RequestLengths(ABC):
     def longest_prompt(self) -> int | None:
         """Largest possible prompt; None when unbounded."""
 
+    @abstractmethod
+    def with_mean_decode(self, mean: Real) -> RequestLengths:
+        """The same prompts, decode lengths scaled to a mean near ``mean`` >= 0 (whole tokens); 0 leaves none."""
+
     @property
-    def constant_decode(self) -> Real | None:
+    def constant_decode(self) -> int | None:
         """The only number of decode tokens there is; None when there are several."""
         return None
 
@@ -502,6 +541,12 @@ class IndependentLengths(RequestLengths):
     def decode_cutoff(self) -> int:
         """See `RequestLengths.decode_cutoff`."""
         return self.decode.cutoff()
+
+    def with_mean_decode(self, mean: Real) -> IndependentLengths:
+        """See `RequestLengths.with_mean_decode`."""
+        if mean and self.decode.mean:
+            return IndependentLengths(self.prefill, self.decode.scaled(Fraction(mean / self.decode.mean)))
+        return IndependentLengths(self.prefill, Constant(round(mean)))
 
     def sample(self, rng: np.random.Generator, size: int) -> tuple[Counts, Counts]:
         """See `RequestLengths.sample`."""
@@ -605,6 +650,12 @@ class ObservedLengths(RequestLengths):
     def decode_cutoff(self) -> int:
         """See `RequestLengths.decode_cutoff`."""
         return int(self.decode.max())
+
+    def with_mean_decode(self, mean: Real) -> ObservedLengths:
+        """See `RequestLengths.with_mean_decode`; a request without a prompt keeps one decode token."""
+        shape = self.decode / float(self.mean_decode) if self.mean_decode else np.ones(self.decode.size)
+        scaled = np.rint(shape * float(mean)).astype(np.int64)
+        return ObservedLengths(self.prefill, np.maximum(scaled, self.prefill == 0))
 
     def sample(self, rng: np.random.Generator, size: int) -> tuple[Counts, Counts]:
         """See `RequestLengths.sample`."""

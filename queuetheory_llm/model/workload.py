@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cached_property
 
 import attrs
 import numpy as np
@@ -81,7 +82,7 @@ class Workload(RequestLengths):
             twice = next(name for name in names if names.count(name) > 1)
             raise InvalidModel(f"class: the name {twice!r} is used twice; names must differ")
 
-    @property
+    @cached_property
     def shares(self) -> tuple[Fraction, ...]:
         """Fraction of the requests in each class; sums to 1."""
         total = sum(each.weight for each in self.classes)
@@ -96,41 +97,41 @@ class Workload(RequestLengths):
         values = [getattr(each.lengths, attribute) for each in self.classes]
         return sum((s * v for s, v in zip(self.shares, values, strict=True)), Fraction(0))
 
-    @property
+    @cached_property
     def mean_prefill(self) -> Real:
         """m_p over all classes, tokens."""
         return self._mixed("mean_prefill")
 
-    @property
+    @cached_property
     def mean_decode(self) -> Real:
         """m_d over all classes, tokens."""
         return self._mixed("mean_decode")
 
-    @property
+    @cached_property
     def mean_tokens(self) -> Real:
         """m_p + m_d, tokens of work a request brings."""
         return self.mean_prefill + self.mean_decode
 
-    @property
+    @cached_property
     def prefill_probability(self) -> Real:
         """See `RequestLengths.prefill_probability`."""
         return self._mixed("prefill_probability")
 
-    @property
+    @cached_property
     def constant_prompt(self) -> int | None:
         """See `RequestLengths.constant_prompt`."""
         prompts = {each.lengths.constant_prompt for each in self.classes}
         return prompts.pop() if len(prompts) == 1 else None
 
-    @property
+    @cached_property
     def longest_prompt(self) -> int | None:
         """See `RequestLengths.longest_prompt`."""
         longest = [each.lengths.longest_prompt for each in self.classes]
         known = [value for value in longest if value is not None]
         return max(known) if len(known) == len(longest) else None
 
-    @property
-    def constant_decode(self) -> Real | None:
+    @cached_property
+    def constant_decode(self) -> int | None:
         """See `RequestLengths.constant_decode`."""
         lengths = {each.lengths.constant_decode for each in self.classes}
         return lengths.pop() if len(lengths) == 1 else None
@@ -163,6 +164,17 @@ class Workload(RequestLengths):
         return tuple(
             note if single else f"class {each.name}: {note}" for each in self.classes for note in each.lengths.notes
         )
+
+    def with_mean_decode(self, mean: Real) -> Workload:
+        """See `RequestLengths.with_mean_decode`: every class by the same factor."""
+        own = self.mean_decode
+        classes = (
+            attrs.evolve(
+                each, lengths=each.lengths.with_mean_decode(each.lengths.mean_decode / own * mean if own else mean)
+            )
+            for each in self.classes
+        )
+        return attrs.evolve(self, classes=tuple(classes))
 
     def with_arrivals(self, arrivals: Arrivals | None) -> Workload:
         """The same classes under another arrival process."""

@@ -81,8 +81,19 @@ def to_scheduler(rule: Scheduler | str) -> Scheduler:
 
 
 def to_policy(rule: Policy | str) -> Policy:
-    """A policy as it is, a name by `parse_scheduler`."""
-    return parse_scheduler(rule) if isinstance(rule, str) else rule
+    """A policy as it is, a name by `parse_scheduler`.
+
+    Raises
+    ------
+    InvalidInput
+        If the rule is a user's own: its batches are not known from data.
+    """
+    if isinstance(rule, str):
+        return parse_scheduler(rule)
+    if not isinstance(rule, Policy):
+        name = getattr(rule, "name", rule)
+        raise InvalidInput(f"scheduler: {name!r} is no Policy, so no threshold is known; use classify or simulate")
+    return rule
 
 
 def _flag(text: str, flag: str) -> dict[str, Any]:

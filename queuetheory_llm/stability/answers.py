@@ -207,8 +207,8 @@ def stability_region(
     for policy in map(to_policy, schedulers if workload is not None else ()):
         assert workload is not None
         try:
+            limit = threshold(engine, policy, workload)  # first: its refusal names the request
             regions.append(scheduler_region(engine, policy, workload))
-            limit = threshold(engine, policy, workload)
         except InfeasibleRequest as error:
             if not optional:
                 raise

@@ -251,8 +251,8 @@ def _arrivals(sizes: Sequence[Left], room: int) -> Iterator[tuple[Left, ...]]:
 
 def _reachable(scheduler: Scheduler, b_max: int, sizes: Sequence[Left]) -> Iterator[tuple[State, Batch, int]]:
     """Every state reachable with at most `_PRESENT` requests present, whatever arrives, with its batch and demand."""
-    seen = {State().joined(new) for new in _arrivals(sizes, _PRESENT) if new}
-    queue = deque(seen)
+    queue = deque(State().joined(new) for new in _arrivals(sizes, _PRESENT) if new)
+    seen = set(queue)
     while queue:
         state = queue.popleft()
         view = state.view(b_max)

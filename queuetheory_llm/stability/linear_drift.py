@@ -16,8 +16,10 @@ import attrs
 import numpy as np
 
 from queuetheory_llm.errors import NotConverged
+from queuetheory_llm.exact.hull import lower_left
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import RequestLengths
+from queuetheory_llm.stability.region import law_ticks
 
 
 @attrs.frozen(kw_only=True)
@@ -47,7 +49,8 @@ def crowded_batches(engine: Engine) -> list[tuple[int, int, int]]:
     """(x, s, y) of the batches that can minimise a drift when k_max requests are present.
 
     Full batches count no completed prompt. In a batch that is not full s prompts and k_max - s decodes fill the
-    slots; V is linear in s, so s = 1 and s = k_max suffice, and in b only the troughs of the batch-time law.
+    slots; V is linear in s, so s = 1 and s = k_max suffice, and in b only the troughs of the batch-time law, of those
+    again only the lower left hull.
     """
     law, seats, b_max = engine.batch_time, engine.slots, engine.b_max
     full = [(b_max, 0, 0), (b_max - seats + 1, 0, seats - 1)]
@@ -55,11 +58,14 @@ def crowded_batches(engine: Engine) -> list[tuple[int, int, int]]:
     if seats == b_max:
         return [*full, *decodes]
     unfilled = law.troughs(seats, b_max - 1)
+    ticks = law_ticks(engine, unfilled)
+    mixed = lower_left([(b - seats + 1, 1, ticks[b]) for b in unfilled])
+    prompts = lower_left([(b, seats, ticks[b]) for b in unfilled])
     return [
         *full,
         *decodes,
-        *((b - seats + 1, 1, seats - 1) for b in unfilled),
-        *((b, seats, 0) for b in unfilled),
+        *((unfilled[i] - seats + 1, 1, seats - 1) for i in mixed),
+        *((unfilled[i], seats, 0) for i in prompts),
     ]
 
 

@@ -14,7 +14,6 @@ import attrs
 
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import Real
-from queuetheory_llm.model.arrivals import DeterministicArrivals
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Policy
@@ -58,10 +57,8 @@ def parallel_threshold(
     if dispatch == "random":
         shares = _shares(len(engines), split)
         return _random_split([threshold(engine, policy, workload) for engine in engines], shares)
-    # What arrives at an engine now depends on the queues: only thresholds that hold for every process may be used,
-    # which are those of a process that is not Poisson.
-    dependent = workload.with_arrivals(DeterministicArrivals(interval=1))
-    return _pooled([threshold(engine, policy, dependent) for engine in engines])
+    # What arrives at an engine now depends on the queues, and what is leveled is tokens.
+    return _pooled([threshold(engine, policy, workload, token_certificate=True) for engine in engines])
 
 
 def _shares(count: int, split: Sequence[Fraction] | None) -> tuple[Fraction, ...]:

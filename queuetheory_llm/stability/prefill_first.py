@@ -8,11 +8,14 @@ period of prefill batches. Let h(u) be the mean length of the busy period that s
 
 v the units of a prompt. Decodes are then served at r(rate) = y/(t(y) + E[h(arrivals during t(y))]) tokens per second,
 y = min(b_max, k_max), and the system is stable exactly when rate * m_d < r(rate).
+
+Where t does not decrease in b, more work or more arrivals never shorten a busy period (coupling), so r decreases and
+the stable rates are an interval. Measured tables need not be so; there the rates are searched for every crossing.
 """
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import attrs
 import numpy as np
@@ -22,8 +25,10 @@ from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.stability.rounds import saturated_prefill_rate
 
-_TOLERANCE = 1e-7  # relative, on the decode rate
+_TOLERANCE = 1e-9  # of the decode rate without prompts
 _MOST_STATES = 33_000  # a second of sparse solves
+_MOST_ARRIVALS = 10_000
+_SCAN = 64  # rates looked at for crossings where t is not monotone
 
 
 @attrs.frozen
@@ -52,17 +57,21 @@ class PrefillFirst:
     def decode_rate(self, rate: float) -> float:
         """r(rate): decode tokens per second left by prompts at ``rate`` requests/s, decodes always waiting.
 
-        The number of states is doubled until r moves by less than 1e-7.
+        The number of states is doubled until r moves by less than 1e-10 of its value without prompts.
 
         Raises
         ------
         NotConverged
-            When the states needed exceed 33 000.
+            When the states or the arrivals during one batch are too many.
         """
-        states, before = self.first_states, 0.0
-        while not _agree(value := self.decode_rate_with(rate, states), before):
+        states, before = self.first_states, np.inf
+        while not self.agree(value := self.decode_rate_with(rate, states), before):
             before, states = value, 2 * states
         return value
+
+    def agree(self, first: float, second: float) -> bool:
+        """Whether doubling the states no longer moved r."""
+        return abs(first - second) <= _TOLERANCE * self.decode_rate_with(0.0, self.first_states)
 
     def decode_rate_with(self, rate: float, states: int) -> float:
         """r(rate) from a chain cut at ``states`` states."""
@@ -73,6 +82,8 @@ class PrefillFirst:
             return self.decode_batch / full
         if rate >= self.prefill_rate:
             return 0.0
+        if rate * max(full, float(self.engine.batch_time.seconds(self.engine.b_max))) > _MOST_ARRIVALS:
+            raise NotConverged(f"more than {_MOST_ARRIVALS} prompts arrive during one batch at {rate:.6g} requests/s")
         starts = _poisson(rate * full)
         busy = self._busy_periods(rate, states)
         return self.decode_batch / (full + float(starts @ self._extended(busy, rate, len(starts))))
@@ -135,11 +146,6 @@ class PrefillFirst:
         return np.concatenate([[0.0], solved])
 
 
-def _agree(first: float, second: float) -> bool:
-    """Whether doubling the states no longer moved a rate."""
-    return abs(first - second) <= _TOLERANCE * max(first, second)
-
-
 def _poisson(mean: float) -> NDArray[np.float64]:
     """P(j arrivals), j = 0, 1, ..., cut where the tail is below 1e-17, and summing to 1."""
     from scipy.special import gammaln, xlogy
@@ -151,25 +157,61 @@ def _poisson(mean: float) -> NDArray[np.float64]:
     return np.asarray(law, dtype=np.float64)
 
 
-@lru_cache(maxsize=4096)
-def prefill_first_rate(engine: Engine, prompt: int, mean_decode: float, *, chunks: bool) -> float:
-    """Largest stable requests/s: the root of rate * m_d = r(rate), which is unique because r decreases."""
+def stable_rates(engine: Engine, prompt: int, mean_decode: float, *, chunks: bool) -> tuple[float, float]:
+    """Requests/s below which the rule is stable and above which it is unstable; equal where t is monotone.
+
+    Parameters
+    ----------
+    engine : Engine
+    prompt : int
+        Tokens of every prompt, at least 1.
+    mean_decode : float
+        Mean decode tokens of a request.
+    chunks : bool
+        Whether prompts are split.
+
+    Raises
+    ------
+    NotConverged
+        See `PrefillFirst.decode_rate`.
+    """
+    system = PrefillFirst(engine, prompt, chunks)
+    ceiling, full = system.prefill_rate, system.decode_rate(0.0)
+    if mean_decode == 0:
+        return ceiling, ceiling
+    most = min(ceiling, full / mean_decode) * (1 - 1e-9)
+    if not engine.batch_time.is_nondecreasing(engine.b_max):
+        return _outermost_crossings(system, mean_decode, most)
+    # Were every prefill batch full, prompts would take rate/ceiling of the time: nearly always an upper bracket.
+    likely = 1 / (mean_decode / full + 1 / ceiling)
+    root = _crossing(system, mean_decode, 0.0, (likely, most))
+    return root, root
+
+
+def _crossing(system: PrefillFirst, mean_decode: float, low: float, highs: tuple[float, ...]) -> float:
+    """Where r(rate) meets rate * m_d, between ``low`` and the first of ``highs`` beyond it."""
     from scipy.optimize import brentq
 
-    system = PrefillFirst(engine, prompt, chunks)
-    ceiling = system.prefill_rate
-    if mean_decode == 0:
-        return ceiling
-    full = system.decode_rate(0.0)
-    # Were every prefill batch full, prompts would take rate/ceiling of the time: nearly always an upper bracket.
-    likely, most = 1 / (mean_decode / full + 1 / ceiling), min(ceiling, full / mean_decode) * (1 - 1e-9)
     states = system.first_states
     while True:
 
         def spare(rate: float, states: int = states) -> float:
             return system.decode_rate_with(rate, states) - rate * mean_decode
 
-        root = float(brentq(spare, 0.0, likely if spare(likely) <= 0 else most, xtol=1e-12, rtol=1e-10))
+        high = next((rate for rate in highs if spare(rate) <= 0), highs[-1])
+        root = high if spare(high) > 0 else float(brentq(spare, low, high, xtol=1e-12, rtol=1e-10))
+        value = system.decode_rate_with(root, states)
         states *= 2
-        if _agree(system.decode_rate_with(root, states), root * mean_decode):
+        if system.agree(system.decode_rate_with(root, states), value):
             return root
+
+
+def _outermost_crossings(system: PrefillFirst, mean_decode: float, most: float) -> tuple[float, float]:
+    """First and last crossing seen on a grid of rates."""
+    grid = np.linspace(0.0, most, _SCAN + 1)
+    spare = np.array([system.decode_rate(rate) - rate * mean_decode for rate in grid])
+    down = np.flatnonzero((spare[:-1] > 0) & (spare[1:] <= 0))
+    if not down.size:
+        return most, most
+    first, last = (_crossing(system, mean_decode, float(grid[i]), (float(grid[i + 1]),)) for i in (down[0], down[-1]))
+    return first, last

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import attrs
@@ -196,20 +197,24 @@ def region_from_batches(
 ) -> StabilityRegion:
     """The region spanned by batches (x, y) of at least one token."""
     pairs = list(batches)
-    seconds = _batch_seconds(engine, {x + y for x, y in pairs})
-    scale = common_denominator(list(seconds.values()))
-    ticks = {b: t.numerator * (scale // t.denominator) for b, t in seconds.items()}
+    ticks = law_ticks(engine, {x + y for x, y in pairs})
     points: list[Triple] = [(x, y, ticks[x + y]) for x, y in pairs]
-    corners = upper_right(points)
-    chosen = [MixedBatch(prefill=pairs[i][0], decode=pairs[i][1], seconds=seconds[sum(pairs[i])]) for i in corners]
+    chosen = [
+        MixedBatch(prefill=x, decode=y, seconds=engine.batch_time.seconds(x + y))
+        for x, y in (pairs[i] for i in upper_right(points))
+    ]
     polygon = DownClosedPolygon(tuple((each.prefill / each.seconds, each.decode / each.seconds) for each in chosen))
     return StabilityRegion(engine=engine, polygon=polygon, batches=tuple(chosen), labels=tuple(label(chosen)))
 
 
-def _batch_seconds(engine: Engine, counts: Iterable[int]) -> dict[int, Fraction]:
-    return {b: engine.batch_time.seconds(b) for b in counts}
+def law_ticks(engine: Engine, counts: Iterable[int]) -> dict[int, int]:
+    """t(b) for each b as integers on one scale, for exact comparisons of rates."""
+    seconds = {b: engine.batch_time.seconds(b) for b in counts}
+    scale = common_denominator(list(seconds.values()))
+    return {b: t.numerator * (scale // t.denominator) for b, t in seconds.items()}
 
 
+@lru_cache(maxsize=16)
 def outer_region(engine: Engine) -> StabilityRegion:
     """R of Theorem 10: no workload outside it is stable under any rule.
 

@@ -16,9 +16,13 @@ from fractions import Fraction
 import attrs
 import numpy as np
 
+from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.exact.numbers import Real
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import RequestLengths
+
+_CELLS = 1 << 20  # numbers held at a time
+_MOST_CELLS = 1 << 27  # a few seconds of work
 
 
 @attrs.frozen
@@ -96,6 +100,10 @@ def _full_limit(engine: Engine, prompt: int) -> str:
 
 def decode_seconds(engine: Engine, requests: int, lengths: RequestLengths) -> Real:
     """sum over k >= 1 of E[t(number of the requests with v_d >= k)], seconds; the requests are iid."""
+    if lengths.constant_decode is None and lengths.decode_cutoff() * requests > _MOST_CELLS:
+        raise NotConverged(
+            f"decode lengths up to {lengths.decode_cutoff()} in rounds of {requests} are too many to sum"
+        )
     if lengths.constant_decode is not None:
         return lengths.constant_decode * engine.batch_time.seconds(requests)
     from scipy.special import gammaln, xlog1py, xlogy
@@ -104,14 +112,14 @@ def decode_seconds(engine: Engine, requests: int, lengths: RequestLengths) -> Re
     choose = gammaln(requests + 1) - gammaln(busy + 1) - gammaln(requests - busy + 1)
     seconds = engine.batch_time.seconds_array(busy)
     total = 0.0
-    for survival, repeats in _survival_runs(lengths):
+    for survival, repeats in _survival_runs(lengths, max(1, _CELLS // requests)):
         alive = survival[:, None]
         chance = np.exp(choose + xlogy(busy, alive) + xlog1py(requests - busy, -np.minimum(alive, 1.0)))
         total += float(repeats @ (chance @ seconds))
     return total
 
 
-def _survival_runs(lengths: RequestLengths, block: int = 4096) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _survival_runs(lengths: RequestLengths, block: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Blocks of distinct values of P(v_d >= k), k = 1, 2, ..., with how many k share each."""
     last = lengths.decode_cutoff()
     for start in range(1, last + 1, block):

@@ -8,15 +8,9 @@ from typing import Any
 
 import attrs
 
+from queuetheory_llm.exact.numbers import Real
 from queuetheory_llm.model.engine import Engine
-from queuetheory_llm.model.lengths import (
-    Counts,
-    Floats,
-    Geometric,
-    IndependentLengths,
-    RequestLengths,
-)
-from queuetheory_llm.model.workload import RequestClass, Workload
+from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Policy
 from queuetheory_llm.stability.thresholds import Threshold, threshold
 from queuetheory_llm.stability.workload_region import RateBound, workload_bound
@@ -67,72 +61,27 @@ class SchedulerRegion:
         }
 
 
-@attrs.frozen
-class _Ray(RequestLengths):
-    """The prompts of a workload with a constant number of decode tokens, whole or not."""
+def _rays(workload: Workload) -> list[Workload]:
+    """The workload with its prompts held and its decode lengths scaled, one a ray.
 
-    prompts: RequestLengths
-    decode: Fraction
-
-    @property
-    def mean_prefill(self) -> Any:
-        return self.prompts.mean_prefill
-
-    @property
-    def mean_decode(self) -> Fraction:
-        return self.decode
-
-    @property
-    def prefill_probability(self) -> Any:
-        return self.prompts.prefill_probability
-
-    @property
-    def constant_prompt(self) -> int | None:
-        return self.prompts.constant_prompt
-
-    @property
-    def longest_prompt(self) -> int | None:
-        return self.prompts.longest_prompt
-
-    @property
-    def constant_decode(self) -> Fraction:
-        return self.decode
-
-    def decode_survival(self, counts: Counts) -> Floats:
-        raise NotImplementedError("a ray is solved by its constant decode length")
-
-    def decode_cutoff(self) -> int:
-        return math.ceil(self.decode)
-
-    def sample(self, rng: Any, size: int) -> tuple[Counts, Counts]:
-        raise NotImplementedError("a ray is not sampled")
-
-
-def on_ray(workload: Workload, angle: float) -> Workload:
-    """The workload with its prompts held and mean decode length m_p tan(angle).
-
-    Decode lengths stay geometric where the workload's are; otherwise they are constant.
+    Lengths are whole tokens: each ray is that of the means it really has, and rays that coincide are one.
     """
-    slope = math.tan(math.radians(angle))
-    decode = Fraction(float(workload.mean_prefill) * slope).limit_denominator(10**9)
-    only = workload.classes[0].lengths
-    lengths: RequestLengths = _Ray(workload, decode)
-    if len(workload.classes) == 1 and isinstance(only, IndependentLengths) and isinstance(only.decode, Geometric):
-        lengths = IndependentLengths(only.prefill, Geometric(mean=decode)) if decode >= 1 else lengths
-    return Workload(classes=(RequestClass(lengths=lengths),), arrivals=workload.arrivals)
-
-
-def _rays(workload: Workload) -> list[tuple[float, Workload]]:
     if workload.mean_prefill == 0:
-        return [(90.0, workload)]
-    return [(angle, on_ray(workload, angle)) for angle in ANGLES]
+        return [workload]
+    found: dict[Real, Workload] = {}
+    for angle in ANGLES:
+        mean = Fraction(float(workload.mean_prefill) * math.tan(math.radians(angle))).limit_denominator(10**6)
+        ray = workload.with_mean_decode(mean)
+        found.setdefault(ray.mean_decode, ray)
+    return list(found.values())
 
 
-def _point(angle: float, ray: Workload, rate: Any) -> RayPoint:
+def _point(ray: Workload, rate: Real) -> RayPoint:
+    prefill, decode = float(rate * ray.mean_prefill), float(rate * ray.mean_decode)
     return RayPoint(
-        angle=angle,
-        prefill=float(rate * ray.mean_prefill),
-        decode=float(rate * ray.mean_decode),
+        angle=math.degrees(math.atan2(float(ray.mean_decode), float(ray.mean_prefill))),
+        prefill=prefill,
+        decode=decode,
         requests_per_s=float(rate),
     )
 
@@ -145,23 +94,18 @@ def scheduler_region(engine: Engine, policy: Policy, workload: Workload) -> Sche
     InfeasibleRequest
         If the rule can never run some prompt.
     """
-    found: list[tuple[float, Workload, Threshold]] = [
-        (angle, ray, threshold(engine, policy, ray)) for angle, ray in _rays(workload)
-    ]
-    exact = all(limit.exact for _, _, limit in found)
-    lows = tuple(_point(angle, ray, limit.low) for angle, ray, limit in found)
+    found: list[tuple[Workload, Threshold]] = [(ray, threshold(engine, policy, ray)) for ray in _rays(workload)]
+    exact = all(limit.exact for _, limit in found)
+    lows = tuple(_point(ray, limit.low) for ray, limit in found)
     return SchedulerRegion(
         scheduler=policy.name,
         points=lows if exact else (),
         inner=() if exact else lows,
-        method=found[len(found) // 2][2].method,
+        method=found[len(found) // 2][1].method,
     )
 
 
 def workload_outer_region(engine: Engine, workload: Workload) -> tuple[tuple[RayPoint, ...], str]:
     """The bound of every rule along the same rays, the workload's prompts known to fill one slot each."""
-    found: list[tuple[float, Workload, RateBound]] = [
-        (angle, ray, workload_bound(engine, ray)) for angle, ray in _rays(workload)
-    ]
-    points = tuple(_point(angle, ray, bound.requests_per_s) for angle, ray, bound in found)
-    return points, found[-1][2].method
+    found: list[tuple[Workload, RateBound]] = [(ray, workload_bound(engine, ray)) for ray in _rays(workload)]
+    return tuple(_point(ray, bound.requests_per_s) for ray, bound in found), found[-1][1].method

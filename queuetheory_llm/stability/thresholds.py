@@ -12,7 +12,7 @@ Everything else gets two bounds: a rate proved stable and one proved unstable un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -33,12 +33,18 @@ from queuetheory_llm.schedulers.registry import to_policy
 from queuetheory_llm.stability.capacity import full_batch_rate
 from queuetheory_llm.stability.classify import properties
 from queuetheory_llm.stability.linear_drift import linear_drift
-from queuetheory_llm.stability.prefill_first import prefill_first_rate
+from queuetheory_llm.stability.prefill_first import stable_rates
 from queuetheory_llm.stability.rounds import round_rate, saturated_prefill_rate
 from queuetheory_llm.stability.workload_region import RateBound, workload_bound
 from queuetheory_llm.verdict import Basis, Judgement, Verdict, judge_load
 
+#: Relative error of thresholds that come from floating-point numbers.
+NUMERICAL_ERROR = 1e-7
 THEOREM_2 = "Theorem 2 of arXiv 2504.07347"
+
+
+#: A rate proved stable and why.
+_Ground = Callable[[Engine, Policy, Workload], tuple[Real, str] | None]
 
 
 @attrs.frozen(kw_only=True)
@@ -83,18 +89,12 @@ class Threshold(Result):
         if asked <= 0:
             return Judgement(verdict=Verdict.STABLE, basis=Basis.THEOREM, reason="nothing arrives", load=Fraction(0))
         if self.exact:
-            load = asked / self.low
-            return Judgement(
-                verdict=judge_load(load),
-                basis=Basis.THEOREM,
-                reason=f"{float(asked):.6g} of at most {float(self.low):.6g} requests/s: {self.method}",
-                load=load,
-            )
+            return self._judge_sharp(asked, asked / self.low)
         if asked < self.low:
             reason = f"below {float(self.low):.6g} requests/s, proved stable: {self.method}"
             return Judgement(verdict=Verdict.STABLE, basis=Basis.THEOREM, reason=reason, load=asked / self.low)
         if asked > self.high:
-            reason = f"above {float(self.high):.6g} requests/s, which no rule carries"
+            reason = f"above {float(self.high):.6g} requests/s, more than any mixture of its batches carries"
             return Judgement(verdict=Verdict.UNSTABLE, basis=Basis.THEOREM, reason=reason, load=asked / self.high)
         if asked == self.high:
             reason = f"on the boundary of what any rule carries, {float(self.high):.6g} requests/s: at best critical"
@@ -104,6 +104,17 @@ class Threshold(Result):
             f"the most any rule carries: {self.method}"
         )
         return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason=reason)
+
+    def _judge_sharp(self, asked: Fraction, load: Real) -> Judgement:
+        """Where one number decides; a numerical one decides nothing within its own error."""
+        limit = f"{float(asked):.6g} requests/s against a limit of {float(self.low):.6g}: {self.method}"
+        if isinstance(load, float) and abs(load - 1) <= NUMERICAL_ERROR:
+            reason = f"{limit}; too close to tell, the limit is known to {NUMERICAL_ERROR:g} of itself"
+            return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason=reason)
+        verdict = judge_load(load)
+        # Below C, an engine that starts empty under a regular stream may never see the batches that overload it.
+        grows = "; a large backlog grows for ever" if verdict is Verdict.UNSTABLE else ""
+        return Judgement(verdict=verdict, basis=Basis.THEOREM, reason=limit + grows, load=load)
 
     def to_dict(self) -> dict[str, Any]:
         """One entry of ``capacity --json``."""
@@ -132,9 +143,10 @@ def require_feasible(policy: Policy, engine: Engine, workload: Workload) -> None
     if limit is None or (longest is not None and longest <= limit):
         return
     what = "prompts of unbounded length" if longest is None else f"a prompt of {longest} tokens"
+    split = policy.name.replace("+whole", "") if "+whole" in policy.name else f"{policy.name}+chunk"
     raise InfeasibleRequest(
         f"{_first_too_long(workload, limit) or f'workload: {what}'} can never run under {policy.name}, which takes "
-        f"prompts whole within {limit} tokens; raise b_max or use {policy.name}+chunk"
+        f"prompts whole within {limit} tokens; raise b_max or use {split}"
     )
 
 
@@ -147,13 +159,26 @@ def _first_too_long(workload: Workload, limit: int) -> str | None:
     arrivals = workload.arrivals
     source = f"{arrivals.trace.source}: " if isinstance(arrivals, TraceArrivals) else ""
     return (
-        f"{source}request {rows[0]}: its prompt of {lengths.prefill[rows[0]]} tokens, like {len(rows) - 1} others "
-        f"of {lengths.prefill.size},"
+        f"{source}request {rows[0]}: its prompt of {lengths.prefill[rows[0]]} tokens (of {lengths.prefill.size} "
+        f"prompts {len(rows)} are too long)"
     )
 
 
-def threshold(engine: Engine, rule: Policy | str, workload: Workload) -> Threshold:
-    """Largest stable rate of a rule (or its name) for the lengths (and kind of arrivals) of ``workload``.
+def threshold(
+    engine: Engine, scheduler: Policy | str, workload: Workload, *, token_certificate: bool = False
+) -> Threshold:
+    """Largest stable rate of a scheduler for the lengths (and kind of arrivals) of ``workload``.
+
+    Parameters
+    ----------
+    engine : Engine
+    scheduler : Policy or str
+        A policy, or its name with flags.
+    workload : Workload
+        Arrivals are taken as Poisson when it has no process.
+    token_certificate : bool
+        Use only what holds for every stationary arrival process and rests on the token backlog alone, as a dispatcher
+        that levels token backlogs needs.
 
     Returns
     -------
@@ -166,6 +191,8 @@ def threshold(engine: Engine, rule: Policy | str, workload: Workload) -> Thresho
     ------
     InfeasibleRequest
         If the rule can never run some prompt.
+    InvalidInput
+        If the scheduler is no policy: other rules are classified and simulated.
 
     Examples
     --------
@@ -174,16 +201,30 @@ def threshold(engine: Engine, rule: Policy | str, workload: Workload) -> Thresho
     >>> found.low, round(float(found.low), 3)
     (Fraction(12800000, 922789), 13.871)
     """
-    policy = to_policy(rule)
+    policy = to_policy(scheduler)
     require_feasible(policy, engine, workload)
     # A rule with a target of its own is the plain rule on an engine with that budget.
     inner = attrs.evolve(engine, b_max=policy.budget(engine.b_max))
     plain = attrs.evolve(policy, name=policy.name.partition("+")[0], target=None)
-    for solve in (_closed_form, _decode_only, _prefill_only, _rounds, _prefill_first):
-        found = solve(inner, plain, workload)
+    found = _solved(inner, plain, workload, token_certificate)
+    if inner.b_max < engine.b_max:
+        found = attrs.evolve(found, binding=found.binding.replace("b_max", "target"))
+    return attrs.evolve(found, scheduler=policy.name)
+
+
+def _solved(engine: Engine, policy: Policy, workload: Workload, token_certificate: bool) -> Threshold:
+    """The first exact method that applies, else bounds; a method that does not converge leaves a note."""
+    notes = []
+    for solve in _EXACT[:-1] if token_certificate else _EXACT:
+        try:
+            found = solve(engine, policy, workload)
+        except NotConverged as error:
+            notes.append(f"bounds only: {error}")
+            continue
         if found is not None:
-            return attrs.evolve(found, scheduler=policy.name)
-    return attrs.evolve(_bounds(engine, inner, plain, workload), scheduler=policy.name)
+            return found
+    grounds = (_crowded,) if token_certificate else _GROUNDS
+    return attrs.evolve(_bounds(engine, policy, workload, grounds), notes=tuple(notes))
 
 
 def _sharp(rate: Real, method: str, binding: str, *notes: str) -> Threshold:
@@ -249,21 +290,20 @@ def _prefill_first(engine: Engine, policy: Policy, workload: Workload) -> Thresh
     prompt = workload.constant_prompt
     if not (unmixed and poisson and prompt):
         return None
-    try:
-        rate = prefill_first_rate(engine, prompt, float(workload.mean_decode), chunks=policy.chunks)
-    except NotConverged:  # split prompts much longer than a batch: bounds are left
-        return None
-    return _sharp(
-        rate,
-        "decodes served between prefill busy periods (constant prompts, Poisson arrivals)",
-        "b_max" if engine.slots == engine.b_max else "k_max",
-    )
+    low, high = stable_rates(engine, prompt, float(workload.mean_decode), chunks=policy.chunks)
+    method = "decodes served between prefill busy periods (constant prompts, Poisson arrivals)"
+    binding = "b_max" if engine.slots == engine.b_max else "k_max"
+    if engine.batch_time.is_nondecreasing(engine.b_max):
+        return _sharp(low, method, binding)
+    note = "batch times are not monotone: crossings were searched on a grid of rates, and may be more"
+    return Threshold(scheduler="", low=low, high=high, method=method, binding=binding, notes=(note,))
 
 
-def _bounds(engine: Engine, inner: Engine, policy: Policy, workload: Workload) -> Threshold:
+def _bounds(engine: Engine, policy: Policy, workload: Workload, grounds: Sequence[_Ground]) -> Threshold:
     """A proved stable rate and the bound of every rule."""
     upper: RateBound = workload_bound(engine, workload)
-    low, why = max(_stable_rates(inner, policy, workload), default=(Fraction(0), "no stable rate is proved"))
+    proved = [found for ground in grounds if (found := ground(engine, policy, workload)) is not None]
+    low, why = max(proved, default=(Fraction(0), "no stable rate is proved"))
     return Threshold(
         scheduler="",
         low=low,
@@ -273,27 +313,29 @@ def _bounds(engine: Engine, inner: Engine, policy: Policy, workload: Workload) -
     )
 
 
-def _stable_rates(engine: Engine, policy: Policy, workload: Workload) -> Iterator[tuple[Real, str]]:
-    """Rates proved stable, each with its ground."""
-    for ground in _GROUNDS:
-        found = ground(engine, policy, workload)
-        if found is not None:
-            yield found
+def _linear_drift(engine: Engine, policy: Policy, workload: Workload) -> tuple[Real, str] | None:
+    """A linear function of the backlog has negative drift whenever k_max requests are present: see `linear_drift`."""
+    found = properties(policy)
+    if not found.fills or found.overtaken is None or policy.threshold is not None:
+        return None
+    drift = linear_drift(engine, workload)
+    return drift.requests_per_s, f"{drift} has negative drift once {engine.slots} requests are present"
 
 
 def _crowded(engine: Engine, policy: Policy, workload: Workload) -> tuple[Real, str] | None:
-    """The drift of a linear function of the backlog is negative whenever k_max requests are present."""
+    """Least tokens per second of a batch once k_max requests are present.
+
+    A rule that fills serves a token of every request in the batch, so such a batch has at least min(b_max, k_max)
+    tokens; a mixed rule of whole prompts leaves less than one prompt unused. Below the least b/t(b) over those b the
+    token backlog has negative drift whenever k_max requests are present.
+    """
     found = properties(policy)
     if found.overtaken is None:
         return None
-    if found.fills and policy.threshold is None:
-        drift = linear_drift(engine, workload)
-        return drift.requests_per_s, f"{drift} has negative drift once {engine.slots} requests are present"
     least = engine.slots
     if not found.fills:
         if policy.chunks or not policy.mixed or workload.longest_prompt is None:
             return None
-        # A prompt that does not fit leaves less than one prompt unused.
         least = min(least, engine.b_max - workload.longest_prompt + 1)
     rates: list[Fraction] = [b / engine.batch_time.seconds(b) for b in engine.batch_time.troughs(least, engine.b_max)]
     ground = f"every batch has at least {least} tokens once {engine.slots} requests are present"
@@ -332,5 +374,5 @@ def _split_first(engine: Engine, policy: Policy, workload: Workload) -> tuple[Re
     return 1 / (prefill + decode), "at most one batch a prompt is not full, full decode batches between"
 
 
-_Ground = Callable[[Engine, Policy, Workload], tuple[Real, str] | None]
-_GROUNDS: tuple[_Ground, ...] = (_crowded, _one_by_one, _split_first)
+_EXACT = (_closed_form, _decode_only, _prefill_only, _rounds, _prefill_first)
+_GROUNDS: tuple[_Ground, ...] = (_linear_drift, _crowded, _one_by_one, _split_first)

@@ -9,15 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import lru_cache
 
 import attrs
 import numpy as np
 
 from queuetheory_llm.errors import NotConverged
+from queuetheory_llm.exact.hull import upper_right
 from queuetheory_llm.exact.numbers import Real
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import RequestLengths
-from queuetheory_llm.stability.region import StabilityRegion, ordered_labels, outer_region, region_from_batches
+from queuetheory_llm.stability.region import (
+    StabilityRegion,
+    law_ticks,
+    ordered_labels,
+    outer_region,
+    region_from_batches,
+)
 
 #: A batch as the linear program sees it: prefill tokens, slots in prefill, decode tokens.
 SlotBatch = tuple[int, int, int]
@@ -46,6 +54,7 @@ class RateBound:
         return " and ".join(sorted(self.limits)) or "batch time"
 
 
+@lru_cache(maxsize=16)
 def constant_prompt_region(engine: Engine, prompt: int) -> StabilityRegion:
     """Hull of (x, y)/t(x + y) over batches with y + ceil(x/prompt) <= k_max; exact.
 
@@ -59,47 +68,49 @@ def constant_prompt_region(engine: Engine, prompt: int) -> StabilityRegion:
 
 
 def _constant_prompt_batches(engine: Engine, prompt: int) -> Iterator[tuple[int, int]]:
-    """Ends of the feasible segment x + y = b for each b.
+    """Ends of the feasible segment x + y = b, for the b that can be extreme.
 
     y + ceil((b - y)/prompt) does not decrease in y, so the segment is y = 0 .. y_max with
-    y_max = floor((k_max prompt - b)/(prompt - 1)), from y (prompt - 1) <= k_max prompt - b.
+    y_max = floor((k_max prompt - b)/(prompt - 1)), from y (prompt - 1) <= k_max prompt - b. The b of one y_max are an
+    interval, and on it the corners of the batch-time law suffice.
     """
-    seats = engine.slots
-    yield from ((0, b) for b in engine.batch_time.corners(1, seats))
+    law, seats = engine.batch_time, engine.slots
+    yield from ((0, b) for b in law.corners(1, seats))
     if prompt == 0:
         return
     longest = min(engine.b_max, seats * prompt)
-    yield from ((b, 0) for b in engine.batch_time.corners(1, longest))
-    if prompt == 1:
-        return  # each token takes a slot: the segment b <= k_max ends on the axes
-    for b in range(1, longest + 1):
-        decode = min(b, (seats * prompt - b) // (prompt - 1))
-        if decode < b:
-            yield b - decode, decode
+    yield from ((b, 0) for b in law.corners(1, longest))
+    for decode in range(1, seats):
+        low = max(decode + 1, seats * prompt - (decode + 1) * (prompt - 1) + 1)
+        high = min(longest, seats * prompt - decode * (prompt - 1))
+        if low <= high:
+            yield from ((b - decode, decode) for b in law.corners(low, high))
 
 
-def slot_batches(engine: Engine) -> list[SlotBatch]:
+@lru_cache(maxsize=16)
+def slot_batches(engine: Engine) -> tuple[SlotBatch, ...]:
     """Columns of the linear program for random prompts.
 
     With b tokens and y decodes, min(k_max - y, b - y) slots can be in prefill: linear in y between the ends listed
-    here, so no other batch is ever needed. In each family the corners of the batch-time law suffice.
+    here, so no other batch is ever needed. Each of the four families lies in a plane, where only the corners of the
+    batch-time law, and of those only the upper right hull, can be optimal.
     """
-    law, seats = engine.batch_time, engine.slots
-    few = law.corners(1, seats)
-    many = law.corners(seats, engine.b_max)
-    return [
-        *((b, b, 0) for b in few),
-        *((0, 0, b) for b in few),
-        *((b, seats, 0) for b in many),
-        *((b - seats + 1, 1, seats - 1) for b in many),
-    ]
+    law, seats, b_max = engine.batch_time, engine.slots, engine.b_max
+    few, many = law.corners(1, seats), law.corners(seats, b_max)
+    ticks = law_ticks(engine, {*few, *many})
+    found: list[SlotBatch] = [*((b, b, 0) for b in few), *((0, 0, b) for b in few)]
+    found += [(many[i], seats, 0) for i in upper_right([(b, seats, ticks[b]) for b in many])]
+    mixed = [(b - seats + 1, seats - 1, ticks[b]) for b in many]
+    found += [(mixed[i][0], 1, seats - 1) for i in upper_right(mixed)]
+    return tuple(found)
 
 
 def random_prompt_bound(engine: Engine, lengths: RequestLengths) -> RateBound:
     """Largest rate with prefill, decode and slot rates all met by a mixture of batches (linear program, HiGHS).
 
     maximise r subject to sum w_i x_i >= r m_p, sum w_i y_i >= r m_d, sum w_i s_i >= r P(v_p >= 1),
-    sum w_i t_i = 1, w >= 0.
+    sum w_i t_i = 1, w >= 0. What is returned is recomputed from the dual prices q >= 0, which bound the rate
+    whatever the solver's tolerance: r (q . needs) <= max over batches of q . (x, s, y)/t.
     """
     from scipy.optimize import linprog
 
@@ -119,9 +130,10 @@ def random_prompt_bound(engine: Engine, lengths: RequestLengths) -> RateBound:
     )
     if solution.status != 0:
         raise NotConverged(f"the linear program for random prompts did not solve: {solution.message}")
+    prices = np.maximum(-solution.ineqlin.marginals, 0.0)
     used = [tuple(int(v) for v in batches[i]) for i in np.flatnonzero(solution.x[:-1] > 1e-9)]
     return RateBound(
-        requests_per_s=float(solution.x[-1] * scale),
+        requests_per_s=float(np.max(prices @ rates) / (prices @ needs) * scale),
         method="linear program over batches and slots",
         limits=_common_limits(engine, [(x, s, y) for x, s, y in used]),
     )

@@ -1,0 +1,274 @@
+"""``qt-llm capacity`` as its users see it: rates, requirements, several engines, traces, refusals."""
+
+import json
+
+import pytest
+
+from queuetheory_llm.cli.main import answer
+
+ENGINE = """
+[engine]
+b_max = {b_max}
+[engine.batch_time]
+law = "staircase"
+c = "{c}"
+a = "{a}"
+b0 = {b0}
+"""
+CODELLAMA = ENGINE.format(b_max=512, c="11.28 ms", a="35.47 ms", b0=128)
+SMALL = ENGINE.format(b_max=128, c="11.28 ms", a="35.47 ms", b0=128)
+WASTEFUL = ENGINE.format(b_max=513, c="30 ms", a="5 ms", b0=64)
+CHAT = ["--prefill", "129", "--decode", "112"]
+F_BIG, F_SMALL = 12_800_000 / 3829 / 241, 128 / 0.04675 / 241
+
+
+@pytest.fixture
+def model(tmp_path):
+    def write(text, name="model.toml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def run(capsys, *arguments):
+    code = answer(["capacity", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def report(capsys, *arguments, code=0):
+    given, out, err = run(capsys, *arguments, "--json")
+    assert (given, err) == (code, "")
+    return json.loads(out)
+
+
+def rates(capsys, *arguments):
+    return {each["scheduler"]: each["requests_per_s"] for each in report(capsys, *arguments)["results"]}
+
+
+def refused(capsys, *arguments):
+    code, out, err = run(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+class TestJson:
+    def test_the_contract(self, capsys):
+        found = report(capsys)
+        assert found["schema"] == "qt-llm/capacity/1"
+        (result,) = found["results"]
+        assert {"scheduler", "requests_per_s", "method", "binding", "low", "high"} <= set(result)
+        assert result["scheduler"] == "sarathi"
+        assert result["low"] == result["high"] == result["requests_per_s"] == pytest.approx(13.871, abs=1e-3)
+        assert result["exact"] == "12800000/922789"
+        assert result["binding"] == "b_max"
+        assert "Theorem 2" in result["method"]
+        assert result["levers"][0]["change"] == "b_max 512 -> 1024"
+        assert result["levers"][0]["low"] == pytest.approx(14.401, abs=1e-3)
+        assert found["workload"] == {"mean_prefill": 129, "mean_decode": 112, "rate": 12}
+        assert (found["engines"], found["dispatch"]) == (1, None)
+        assert "require" not in found
+
+    def test_the_numbers_of_the_paper_s_engine(self, capsys):
+        rules = ["sarathi", "orca", "vllm-chunked", "vllm-vanilla", "fastertransformer"]
+        found = rates(capsys, *CHAT, *(word for rule in rules for word in ("--scheduler", rule)))
+        assert list(found) == rules
+        expected = [13.871, 13.871, 13.871, 10.497, 0.5567]
+        assert list(found.values()) == pytest.approx(expected, rel=1e-4)
+
+    def test_a_rate_known_only_between_bounds(self, capsys):
+        found = report(capsys, "codellama-34b-a100-k100", "--prefill", "290", "--decode", "990")["results"][0]
+        assert found["exact"] is None
+        assert found["requests_per_s"] == found["low"] < found["high"] == pytest.approx(400 / 187)
+        assert found["binding"] == "k_max"
+
+    def test_full_batches_that_are_not_the_best(self, capsys, model):
+        name = model(WASTEFUL)
+        rules = ["sarathi", "orca", "vllm-chunked", "sarathi+target=512"]
+        flags = [word for rule in rules for word in ("--scheduler", rule)]
+        found = report(capsys, name, "--prefill", "100", "--decode", "100", *flags)
+        by_name = {each["scheduler"]: each for each in found["results"]}
+        assert [by_name[rule]["exact"] for rule in rules] == ["171/5"] * 3 + ["256/7"]
+        assert by_name["sarathi"]["low"] * 200 == pytest.approx(6840)
+        (note,) = found["notes"]
+        assert "b0 = 64 does not divide b_max = 513" in note
+        assert "F = 6840" in note
+        assert "+target=512" in note
+
+    def test_two_classes(self, capsys, model):
+        classes = "".join(
+            f'[[workload.class]]\nname = "{name}"\nweight = 0.5\nprefill = {p}\ndecode = {d}\n'
+            for name, p, d in (("chat", 129, 112), ("summary", 1000, 20))
+        )
+        name = model(CODELLAMA + '[workload]\narrivals = "poisson"\nrate = 5\n' + classes)
+        assert rates(capsys, name)["sarathi"] == pytest.approx(12_800_000 / 3829 / ((241 + 1020) / 2))
+
+
+class TestRequire:
+    @pytest.mark.parametrize(
+        ("rate", "code", "met"),
+        [("12", 0, True), ("13.87", 0, True), ("13.88", 1, False), ("12800000/922789", 1, False)],
+    )
+    def test_met_below_the_edge_only(self, capsys, rate, code, met):
+        found = report(capsys, *CHAT, "--require", rate, code=code)
+        assert found["met"] is met
+        assert found["require"] == pytest.approx(13.871, rel=0.2)
+        given, out, _ = run(capsys, *CHAT, "--require", rate)
+        assert given == code
+        assert out.rstrip().endswith(": met" if met else ": NOT met")
+
+    def test_every_scheduler_has_to_meet_it(self, capsys):
+        rules = ["--scheduler", "sarathi", "--scheduler", "vllm-vanilla"]
+        assert run(capsys, *CHAT, *rules, "--require", "10.4")[0] == 0
+        code, out, _ = run(capsys, *CHAT, *rules, "--require", "12")
+        assert code == 1
+        assert "sarathi: required 12 requests/s: met" in out
+        assert "vllm-vanilla: required 12 requests/s: NOT met" in out
+
+    def test_a_rate_that_is_not_proved_is_not_met(self, capsys):
+        arguments = ["codellama-34b-a100-k100", "--prefill", "290", "--decode", "990", "--require", "1.9"]
+        assert run(capsys, *arguments)[0] == 1
+
+
+class TestText:
+    def test_the_answer(self, capsys):
+        code, out, err = run(capsys)
+        assert (code, err) == (0, "")
+        for words in (
+            "codellama-34b-a100: staircase c = 11.28 ms",
+            "mean 129 prefill + 112 decode tokens a request",
+            "13.871",
+            "b_max 512 -> 1024 moves it to 14.4013 requests/s",
+            "sarathi: STABLE: 12 of at most 13.871 requests/s: Theorem 2",
+        ):
+            assert words in out
+
+    def test_a_critical_rate(self, capsys, model):
+        workload = '[workload]\narrivals = "poisson"\nrate = "12800000/922789"\nprefill = 129\ndecode = 112\n'
+        _, out, _ = run(capsys, model(CODELLAMA + workload))
+        assert "sarathi: CRITICAL" in out
+
+
+class TestSeveralEngines:
+    @pytest.mark.parametrize("dispatch", [[], ["--dispatch", "random"], ["--dispatch", "token-queue"]])
+    def test_equal_ones(self, capsys, dispatch):
+        found = report(capsys, *CHAT, "--engines", "4", *dispatch)
+        assert found["results"][0]["low"] == pytest.approx(4 * F_BIG)
+        assert (found["engines"], found["dispatch"]) == (4, dispatch[-1] if dispatch else "random")
+
+    @pytest.mark.parametrize(
+        ("flags", "expected"),
+        [
+            (["--dispatch", "token-queue"], F_BIG + F_SMALL),
+            (["--dispatch", "random"], 2 * F_SMALL),
+            (["--split", "0.5,0.5"], 2 * F_SMALL),
+            (["--split", "3/4,1/4"], F_BIG / 0.75),
+            (["--split", "1,0"], F_BIG),
+        ],
+    )
+    def test_unequal_ones(self, capsys, model, flags, expected):
+        big, small = model(CODELLAMA, "big.toml"), model(SMALL, "small.toml")
+        assert rates(capsys, big, small, *CHAT, *flags)["sarathi"] == pytest.approx(expected)
+
+    def test_the_first_file_brings_the_workload(self, capsys, model):
+        workload = '[workload]\narrivals = "poisson"\nrate = 1\nprefill = 10\ndecode = 10\n'
+        first, second = model(CODELLAMA, "a.toml"), model(SMALL + workload, "b.toml")
+        assert "workload: missing" in refused(capsys, first, second)
+        assert report(capsys, second, first)["workload"]["mean_prefill"] == 10
+
+    def test_the_text_names_the_dispatcher(self, capsys):
+        _, out, _ = run(capsys, *CHAT, "--engines", "2", "--dispatch", "token-queue")
+        assert "dispatch: token-queue over 2 engines" in out
+
+
+class TestTrace:
+    rows = "arrival,prefill,decode\n0,100,5\n1,50,10\n2,0,30\n"
+
+    def test_lengths_and_rate(self, capsys, model):
+        found = report(capsys, model(CODELLAMA), "--trace", model(self.rows, "trace.csv"))
+        assert found["workload"] == {"mean_prefill": 50, "mean_decode": 15, "rate": 1}
+        assert found["results"][0]["low"] == pytest.approx(12_800_000 / 3829 / 65)
+        assert any("first token: as given" in note for note in found["notes"])
+
+    def test_an_unsorted_trace_is_sorted_with_a_count_or_refused(self, capsys, model):
+        trace = model("arrival,prefill,decode\n0,100,5\n5,50,10\n2,1,30\n", "trace.csv")
+        notes = report(capsys, model(CODELLAMA), "--trace", trace)["notes"]
+        assert any("sorted" in note for note in notes)
+        assert "trace.csv: line 4" in refused(capsys, model(CODELLAMA), "--trace", trace, "--strict")
+
+    def test_the_request_that_cannot_run(self, capsys, model):
+        trace = model("arrival,prefill,decode\n0,100,5\n5,600,10\n6,700,1\n", "trace.csv")
+        err = refused(capsys, model(CODELLAMA), "--trace", trace, "--scheduler", "fastertransformer")
+        assert "trace.csv: request 1: its prompt of 600 tokens" in err
+
+    @pytest.mark.parametrize(
+        ("text", "complaint"),
+        [
+            ("", "empty"),
+            ("arrival,prefill,decode\n", "no requests"),
+            ("a,b\n1,2\n", "header"),
+            ("arrival,prefill,decode\n0,0,0\n", "line 2"),
+        ],
+    )
+    def test_bad_traces(self, capsys, model, text, complaint):
+        assert complaint in refused(capsys, model(CODELLAMA), "--trace", model(text, "trace.csv"))
+
+    def test_a_folder_and_a_file_that_is_not_there(self, capsys, model, tmp_path):
+        assert "directory" in refused(capsys, model(CODELLAMA), "--trace", str(tmp_path))
+        assert "cannot be read" in refused(capsys, model(CODELLAMA), "--trace", str(tmp_path / "no.csv"))
+        assert "directory" in refused(capsys, str(tmp_path))
+
+
+class TestFigure:
+    def test_bars(self, tmp_path, capsys):
+        path = tmp_path / "capacity.svg"
+        code, *_ = run(capsys, *CHAT, "--scheduler", "sarathi", "--scheduler", "vllm-vanilla", "-o", str(path))
+        assert code == 0
+        assert path.read_bytes().startswith(b"<?xml")
+
+    def test_a_bad_format(self, tmp_path, capsys):
+        assert "unknown figure format" in refused(capsys, "-o", str(tmp_path / "x.jpg"))
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "1e400", "12abc", "", "1/0"])
+    def test_a_requirement_that_is_none(self, capsys, value):
+        assert refused(capsys, f"--require={value}").startswith("error: --require: ")
+
+    @pytest.mark.parametrize("value", ["0", "-2", "2.5", "nan", "1e400", "x", "", "1e30", "10001"])
+    def test_a_number_of_engines_that_is_none(self, capsys, value):
+        assert refused(capsys, f"--engines={value}").startswith("error: --engines: ")
+
+    @pytest.mark.parametrize("value", ["0.5", "0.5,0.4", "0.5,0.6", "2,-1", "0.5,x", ",", "", "nan,1", "1,inf"])
+    def test_a_split_that_is_none(self, capsys, value):
+        assert refused(capsys, "--engines", "2", f"--split={value}").startswith("error: --split: ")
+
+    @pytest.mark.parametrize(
+        ("arguments", "complaint"),
+        [
+            (["--require"], "--require requires an argument"),
+            (["--engines"], "--engines requires an argument"),
+            (["--rquire", "3"], "Did you mean --require?"),
+            (["--dispatch", "random"], "there is one engine only"),
+            (["--split", "1"], "there is one engine only"),
+            (["--engines", "2", "--dispatch", "randm"], "'randm' is not a dispatch rule; known: random, token-queue"),
+            (["--engines", "2", "--dispatch", "token-queue", "--split", "0.5,0.5"], "only the random dispatch"),
+            (["codellama-34b-a100", "vllm-default", "--engines", "2"], "several model files are the engines already"),
+            (["codellama-34b-a100", "vllm-defalt"], "did you mean vllm-default?"),
+            (["--scheduler", "sarati"], "did you mean sarathi?"),
+            (["--scheduler", "vllm-vanilla", "--prefill", "513", "--decode", "1"], "use vllm-vanilla+chunk"),
+            (["--prefill", "5"], "--decode: missing"),
+        ],
+    )
+    def test_bad_command_lines(self, capsys, arguments, complaint):
+        assert complaint in refused(capsys, *arguments)
+
+    def test_no_workload(self, capsys, model):
+        err = refused(capsys, model(CODELLAMA))
+        assert "workload: missing" in err
+        assert "--prefill N --decode N" in err
