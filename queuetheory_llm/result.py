@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,3 +31,27 @@ class Result(ABC):
         module, _, function = self.figure.partition(":")
         axes: Axes = getattr(import_module(module), function)(self, ax)
         return axes
+
+    def _repr_html_(self) -> str:
+        """The scalar entries of `to_dict` as a table, for notebooks; a subclass may have a better one."""
+        return html_table((), ((key, _text(value)) for key, value in self.to_dict().items() if _is_scalar(value)))
+
+
+def html_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """An HTML table of plain texts; the head is left out when it is empty."""
+    titles = "".join(f"<th>{escape(text)}</th>" for text in head)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
+    return f"<table>{f'<tr>{titles}</tr>' if titles else ''}{body}</table>"
+
+
+def _is_scalar(value: object) -> bool:
+    return value is None or isinstance(value, (str, bool, int, float))
+
+
+def _text(value: object) -> str:
+    """A value for a person: yes or no, six digits, none."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

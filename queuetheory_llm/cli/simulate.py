@@ -13,6 +13,7 @@ from typing import IO, Annotated
 import attrs
 from cyclopts import Parameter
 
+from queuetheory_llm.cli.figures import Output, figure_format, write_figure
 from queuetheory_llm.cli.inputs import (
     DEFAULT_MODEL,
     FirstTokenFlag,
@@ -59,6 +60,7 @@ def simulate(
     latency: Annotated[
         bool, Parameter(negative=(), help="Insist on mean latencies: an error where the system is UNSTABLE.")
     ] = False,
+    output: Output = None,
     json: Json = False,
 ) -> None:
     """Run one engine from empty: verdict, token drift with its 99 % interval, latencies.
@@ -71,9 +73,10 @@ def simulate(
     model
         A model file or the name of a packaged model.
     """
+    figure_format(output)
     rules = read_schedulers(scheduler)
-    if batch_log is not None and len(rules) > 1:
-        raise InvalidInput("--batch-log: one log holds one run; give one --scheduler")
+    if len(rules) > 1:
+        _require_no_file(output, batch_log)
     if trace is not None and rate is not None:
         raise InvalidInput("--rate: a trace has its own rate; leave out --rate or --trace")
     start = count_flag("--seed", seed)
@@ -91,11 +94,25 @@ def simulate(
     if batch_log is not None:
         run = results[0].run
         write_atomically(batch_log, lambda file: _write_log(run, file))
+    if output is not None:
+        from queuetheory_llm.plots.simulation import render_simulation
+
+        write_figure(output, lambda kind: render_simulation(results[0], kind))
     if json:
         runs = [{**result.to_dict(), "seed": plan.seed} for result in results]
         print_json("simulate", runs[0] if len(runs) == 1 else {"results": runs})
     else:
         _print(plan, results)
+        if output is not None:
+            print(f"figure: {output}")
+
+
+def _require_no_file(output: str | None, batch_log: str | None) -> None:
+    """Refuse the files that hold one run where several were asked for."""
+    if output is not None:
+        raise InvalidInput("-o: one figure shows one run; give one --scheduler")
+    if batch_log is not None:
+        raise InvalidInput("--batch-log: one log holds one run; give one --scheduler")
 
 
 def _horizon(text: str) -> Fraction:

@@ -58,9 +58,29 @@ def draw_capacity(answer: CapacityAnswer, ax: Axes | None = None) -> Axes:
     Axes
         Horizontal requests/s.
     """
+    return _draw(_new_axes(answer) if ax is None else ax, answer.results)
+
+
+def draw_threshold(limit: Threshold, ax: Axes | None = None) -> Axes:
+    """The row that `draw_capacity` has for one scheduler.
+
+    Parameters
+    ----------
+    limit : Threshold
+    ax : Axes, optional
+        By default the only axes of a new figure with title and caption.
+
+    Returns
+    -------
+    Axes
+        Horizontal requests/s.
+    """
     if ax is None:
-        ax = _new_axes(answer)
-    results = answer.results
+        ax = _framed((limit,), title=f"Largest stable rate of {limit.scheduler}", subtitle=limit.method)
+    return _draw(ax, (limit,))
+
+
+def _draw(ax: Axes, results: Sequence[Threshold]) -> Axes:
     logarithmic = spreads(results)
     if logarithmic:
         ax.set_xscale("log")
@@ -87,18 +107,21 @@ def _positive(results: Sequence[Threshold]) -> list[float]:
 
 
 def _new_axes(answer: CapacityAnswer) -> Axes:
-    bounds = any(not limit.exact for limit in answer.results)
-    caption = _CAPTION + (" Hatched: between the bounds nothing is proved." if bounds else "")
     engines = f"{len(answer.engines)} engines, {answer.dispatch} dispatch" if len(answer.engines) > 1 else ""
-    ax = framed_axes(
-        6.5,
-        1.5 + 0.34 * len(answer.results),
+    return _framed(
+        answer.results,
         title=answer.title or engines or engine_line(answer.engines[0]),
         subtitle=workload_line(answer.workload, arrivals=False),
-        caption=caption,
     )
+
+
+def _framed(results: Sequence[Threshold], *, title: str, subtitle: str) -> Axes:
+    """New axes with room for the names of the schedulers."""
+    bounds = any(not limit.exact for limit in results)
+    caption = _CAPTION + (" Hatched: between the bounds nothing is proved." if bounds else "")
+    ax = framed_axes(6.5, 1.5 + 0.34 * len(results), title=title, subtitle=subtitle, caption=caption)
     figure = figure_of(ax)
-    widest = max(text_size(figure, limit.scheduler, fontsize=SMALL)[0] for limit in answer.results)
+    widest = max(text_size(figure, limit.scheduler, fontsize=SMALL)[0] for limit in results)
     place = ax.get_position()
     left = (widest / figure.dpi + 0.3) / 6.5
     ax.set_position((left, place.y0, place.x1 - left, place.height))

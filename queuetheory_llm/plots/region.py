@@ -82,36 +82,74 @@ def draw_region(answer: RegionAnswer, ax: Axes | None = None) -> Axes:
     """
     if ax is None:
         ax = _new_axes(answer)
-    corners = _off_origin(answer.outer.vertices)
-    labelled = most_separated(_rates(corners), _LABELLED)
-    keys = [_draw_outer(ax, answer.outer, set(labelled))]
+    keys = [_draw_outer(ax, answer.outer)]
     bound = answer.workload_outer
     if bound is not None and _is_visible(bound, answer.outer):
         keys.append(_draw_bound(ax, bound))
     keys += [_draw_shape(ax, shape) for shape in nested_shapes(answer.schedulers)]
-    labels = [_Label(_vertex_texts(corners[i]), _rates(corners[i : i + 1])) for i in labelled]
+    labels = _vertex_labels(answer.outer)
     if answer.operating_point is not None:
         key, margin = _draw_point(ax, answer.operating_point)
         keys.append(key)
         labels.insert(0, margin)
+    _finish(ax, keys, labels)
+    return ax
+
+
+def draw_outer(region: StabilityRegion, ax: Axes | None = None) -> Axes:
+    """One region alone, with its extreme points and their batches.
+
+    Parameters
+    ----------
+    region : StabilityRegion
+    ax : Axes, optional
+        By default the only axes of a new figure of 6.5 x 4.8 inches with title and caption. Its limits are set.
+
+    Returns
+    -------
+    Axes
+        Horizontal prefill, vertical decode, both in tokens/s.
+    """
+    if ax is None:
+        ax = framed_axes(*_SIZE, title=engine_line(region.engine), subtitle="", caption=_labels_line(region))
+    handle, _ = _draw_outer(ax, region)
+    _finish(ax, [(handle, "outside it no rule is stable")], _vertex_labels(region))
+    return ax
+
+
+def _finish(ax: Axes, keys: list[Key], labels: list[_Label]) -> None:
+    """Axes of token rates, legend and labels."""
     plain_axes(ax)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(lambda value, _: number_text(value))
     ax.set_xlabel("prefill tokens/s", fontsize=TEXT)
     ax.set_ylabel("decode tokens/s", fontsize=TEXT)
     _write(ax, keys, labels)
-    return ax
 
 
 def _new_axes(answer: RegionAnswer) -> Axes:
-    corners = len(_off_origin(answer.outer.vertices))
-    which = "the extreme points" if corners <= _LABELLED else f"{_LABELLED} of the {corners} extreme points"
     return framed_axes(
         *_SIZE,
         title=answer.title or engine_line(answer.engine),
         subtitle="" if answer.workload is None else workload_line(answer.workload),
-        caption=f"R: Theorem 10 of arXiv 2504.07347. Labels: {which}, batch (prefill, decode tokens) and duration.",
+        caption=f"R: Theorem 10 of arXiv 2504.07347. {_labels_line(answer.outer)}",
     )
+
+
+def _labels_line(region: StabilityRegion) -> str:
+    corners = len(_off_origin(region.vertices))
+    which = "the extreme points" if corners <= _LABELLED else f"{_LABELLED} of the {corners} extreme points"
+    return f"Labels: {which}, batch (prefill, decode tokens) and duration."
+
+
+def _labelled(region: StabilityRegion) -> list[int]:
+    """Which of the extreme points off the origin get a label."""
+    return most_separated(_rates(_off_origin(region.vertices)), _LABELLED)
+
+
+def _vertex_labels(region: StabilityRegion) -> list[_Label]:
+    corners = _off_origin(region.vertices)
+    return [_Label(_vertex_texts(corners[i]), _rates(corners[i : i + 1])) for i in _labelled(region)]
 
 
 # ----------------------------------------------------------------------------------------------------- the shapes
@@ -191,7 +229,7 @@ def ray_curve(points: Sequence[RayPoint]) -> Floats:
     return np.insert(curve, 1, [foot, 0.0], axis=0) if curve[0, 0] > _JUMP * foot else curve
 
 
-def _draw_outer(ax: Axes, region: StabilityRegion, labelled: set[int]) -> Key:
+def _draw_outer(ax: Axes, region: StabilityRegion) -> Key:
     """R, its outline off the axes and its extreme points, large where they are labelled."""
     from matplotlib.patches import Patch, Polygon
 
@@ -201,7 +239,7 @@ def _draw_outer(ax: Axes, region: StabilityRegion, labelled: set[int]) -> Key:
     ax.plot(*outline.T, color=INK, linewidth=2.8, solid_joinstyle="miter", zorder=2, label="_outline")
     dots: dict[str, Any] = {"color": INK, "linestyle": "", "marker": "o", "zorder": 5, "clip_on": False}
     ax.plot(*outline.T, **dots, markersize=3, label="_vertices")
-    ax.plot(*outline[sorted(labelled)].T, **dots, markersize=5, label="_labelled vertices")
+    ax.plot(*outline[_labelled(region)].T, **dots, markersize=5, label="_labelled vertices")
     return Patch(facecolor=LIGHT, edgecolor=INK, linewidth=1.6), "R: outside it no rule is stable"
 
 

@@ -5,8 +5,10 @@ The only module of `simulation` that knows `stability`: theory and measurement m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import attrs
 import numpy as np
@@ -17,6 +19,7 @@ from queuetheory_llm.model.arrivals import SlottedArrivals
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.trace import FirstToken, Trace, TraceArrivals
 from queuetheory_llm.model.workload import RequestClass, Workload
+from queuetheory_llm.result import Result
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
 from queuetheory_llm.schedulers.registry import to_scheduler
 from queuetheory_llm.simulation.clock import LAST_TICK, Clock, generators
@@ -27,8 +30,12 @@ from queuetheory_llm.stability.thresholds import threshold
 from queuetheory_llm.verdict import Basis, Judgement, Verdict
 
 
+def _read_only(summaries: Mapping[str, Summary]) -> Mapping[str, Summary]:
+    return MappingProxyType(dict(summaries))
+
+
 @attrs.frozen(kw_only=True, eq=False)
-class Simulation:
+class Simulation(Result):
     """One run and what is said of it.
 
     Attributes
@@ -41,7 +48,7 @@ class Simulation:
         Of the run alone.
     first_token : {"paper", "engine"}
         Convention of ttft and tpot, see `statistics.latencies`.
-    latency : dict of str to Summary
+    latency : read-only mapping of str to Summary
         "ttft", "tpot", "e2e" of the finished requests, seconds.
     means_refused : str or None
         Why the latencies carry no means; None when they do.
@@ -49,12 +56,13 @@ class Simulation:
         What was rounded or derived.
     """
 
+    figure: ClassVar[str] = "queuetheory_llm.plots.simulation:draw_simulation"
     scheduler: str
     run: Run
     judgement: Judgement
     measured: Measured
     first_token: FirstToken
-    latency: dict[str, Summary]
+    latency: Mapping[str, Summary] = attrs.field(converter=_read_only)
     means_refused: str | None
     notes: tuple[str, ...]
 

@@ -23,7 +23,7 @@ from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.schedulers.policy import Batch, Scheduler, View
 from queuetheory_llm.simulation.clock import LAST_TICK, BatchTicks, Clock
-from queuetheory_llm.simulation.requests import Requests, Ticks
+from queuetheory_llm.simulation.requests import Requests, Ticks, read_only
 
 #: Told the share of the run that is done, in [0, 1].
 Progress = Callable[[float], None]
@@ -34,7 +34,7 @@ _REPORT_EVERY = 1024  # batches between two reports of progress
 
 @attrs.frozen(kw_only=True, eq=False)
 class Run:
-    """What happened, on the ticks of ``clock``.
+    """What happened, on the ticks of ``clock``; every array is read-only.
 
     Attributes
     ----------
@@ -57,12 +57,12 @@ class Run:
     clock: Clock
     requests: Requests
     until: int | None
-    starts: Ticks
-    durations: Ticks
-    tokens: Ticks
-    first_decode: Ticks
-    last_prefill: Ticks
-    finish: Ticks
+    starts: Ticks = attrs.field(converter=read_only)
+    durations: Ticks = attrs.field(converter=read_only)
+    tokens: Ticks = attrs.field(converter=read_only)
+    first_decode: Ticks = attrs.field(converter=read_only)
+    last_prefill: Ticks = attrs.field(converter=read_only)
+    finish: Ticks = attrs.field(converter=read_only)
     batches: tuple[Batch, ...] | None = None
 
     @property
@@ -198,9 +198,9 @@ class _Record:
 
     def arrays(self) -> dict[str, Any]:
         return {
-            "starts": np.array(self.starts, dtype=np.int64),
-            "durations": np.array(self.durations, dtype=np.int64),
-            "tokens": np.array(self.tokens, dtype=np.int64),
+            "starts": self.starts,
+            "durations": self.durations,
+            "tokens": self.tokens,
             "batches": None if self.batches is None else tuple(self.batches),
         }
 
@@ -356,9 +356,9 @@ class _State:
 
     def arrays(self) -> dict[str, Any]:
         return {
-            "first_decode": np.array(self.first_decode, dtype=np.int64),
-            "last_prefill": np.array(self.last_prefill, dtype=np.int64),
-            "finish": np.array(self.finish, dtype=np.int64),
+            "first_decode": self.first_decode,
+            "last_prefill": self.last_prefill,
+            "finish": self.finish,
         }
 
 

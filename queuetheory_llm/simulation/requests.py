@@ -33,7 +33,8 @@ MOST_REQUESTS = 5_000_000
 _CHUNK = 4096  # intervals drawn at a time
 
 
-def _array(values: object) -> Ticks:
+def read_only(values: object) -> Ticks:
+    """A copy of ``values`` that nobody can write to."""
     array = np.array(values, dtype=np.int64)
     array.setflags(write=False)
     return array
@@ -53,9 +54,9 @@ class Requests:
         Where they come from, for messages.
     """
 
-    arrival: Ticks = attrs.field(converter=_array)
-    prefill: Ticks = attrs.field(converter=_array)
-    decode: Ticks = attrs.field(converter=_array)
+    arrival: Ticks = attrs.field(converter=read_only)
+    prefill: Ticks = attrs.field(converter=read_only)
+    decode: Ticks = attrs.field(converter=read_only)
     source: str = "workload"
 
     def __attrs_post_init__(self) -> None:

@@ -76,13 +76,18 @@ class Measured:
         return {"verdict": self.verdict.value, "token_drift": drift, "reason": self.reason}
 
 
+def second_half(run: Run) -> tuple[int, int]:
+    """Ticks between which the drift is measured: the middle and the end of the span of arrivals."""
+    first, last = _span(run)
+    return (first + last) // 2, last
+
+
 def measure(run: Run) -> Measured:
     """Drift and measured verdict of a run; the criterion stands at the head of the module.
 
     The span of arrivals is [0, until), or from the first to the last arrival for a run without ``until``.
     """
-    first, last = _span(run)
-    middle = (first + last) // 2
+    middle, last = second_half(run)
     if not run.tokens.size or last - middle < RETURN_WINDOWS:
         return Measured(
             verdict=Verdict.UNDECIDED, drift=None, reason="all requests arrive at one instant: there is no drift"
@@ -91,7 +96,7 @@ def measure(run: Run) -> Measured:
     doubt = _too_short(run, middle, last)
     if doubt:
         return Measured(verdict=Verdict.UNDECIDED, drift=drift, reason=doubt)
-    return _decide(drift, _return_score(run, middle, last), run.clock.seconds(last - first))
+    return _decide(drift, _return_score(run, middle, last), run.clock.seconds(2 * (last - middle)))
 
 
 def _span(run: Run) -> tuple[int, int]:

@@ -18,11 +18,12 @@ Only with the lemma does a theorem follow; for a user's own rule the search is r
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
 from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.result import Result
 from queuetheory_llm.schedulers.policy import Pass, Policy, Scheduler
 from queuetheory_llm.schedulers.registry import to_scheduler
 from queuetheory_llm.stability.exploration import BOUNDS, Witness, explored_form, grids, saturated, visit_of, visits
@@ -33,7 +34,7 @@ LEMMA = "a mixed rule of split prompts passes over a request only when the batch
 
 
 @attrs.frozen(kw_only=True)
-class Classification:
+class Classification(Result):
     """What the batches of a rule show.
 
     Attributes
@@ -57,6 +58,7 @@ class Classification:
         A load below capacity that the rule does not carry; looked for only where no theorem applies.
     """
 
+    figure: ClassVar[str] = "queuetheory_llm.plots.classification:draw_classification"
     scheduler: str
     explored_as: str
     work_conserving: bool
@@ -109,6 +111,7 @@ class Classification:
             "k_fcfs": self.overtaken,
             "throughput_optimal": self.throughput_optimal,
             "reason": self.reason,
+            "fills": self.fills,
             "states": self.states,
             "bounds": BOUNDS,
             "witnesses": {key: w.to_dict() for key, w in witnesses.items() if w is not None},

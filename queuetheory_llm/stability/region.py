@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -18,6 +18,7 @@ from queuetheory_llm.exact.hull import DownClosedPolygon, Point, Triple, upper_r
 from queuetheory_llm.exact.numbers import Number, common_denominator, exact_text, to_fraction
 from queuetheory_llm.model.batch_time import Staircase
 from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.result import Result, html_table
 from queuetheory_llm.verdict import Verdict, judge_load
 
 
@@ -103,7 +104,7 @@ class Membership:
 
 
 @attrs.frozen(kw_only=True)
-class StabilityRegion:
+class StabilityRegion(Result):
     """A down-closed convex polygon of token rates with the batches at its corners.
 
     Attributes
@@ -116,6 +117,7 @@ class StabilityRegion:
         One a corner.
     """
 
+    figure: ClassVar[str] = "queuetheory_llm.plots.region:draw_outer"
     engine: Engine
     polygon: DownClosedPolygon
     batches: tuple[MixedBatch, ...]
@@ -179,6 +181,15 @@ class StabilityRegion:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON."""
         return {"vertices": [vertex.to_dict() for vertex in self.vertices]}
+
+    def _repr_html_(self) -> str:
+        return html_table(
+            ("vertex", "prefill tokens/s", "decode tokens/s", "batch (prefill, decode)"),
+            (
+                (v.label, f"{float(v.prefill):.6g}", f"{float(v.decode):.6g}", f"({v.batch.prefill}, {v.batch.decode})")
+                for v in self.vertices
+            ),
+        )
 
 
 def region_from_batches(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import numpy as np
@@ -27,6 +27,7 @@ from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import ObservedLengths
 from queuetheory_llm.model.trace import TraceArrivals
 from queuetheory_llm.model.workload import Workload
+from queuetheory_llm.result import Result
 from queuetheory_llm.schedulers.policy import Pass, Policy
 from queuetheory_llm.schedulers.registry import to_policy
 from queuetheory_llm.stability.capacity import full_batch_rate
@@ -47,7 +48,7 @@ _Ground = Callable[[Engine, Policy, Workload], tuple[Real, str] | None]
 
 
 @attrs.frozen(kw_only=True)
-class Threshold:
+class Threshold(Result):
     """Requests/s up to which a scheduler is stable.
 
     Attributes
@@ -64,6 +65,7 @@ class Threshold:
     notes : tuple of str
     """
 
+    figure: ClassVar[str] = "queuetheory_llm.plots.capacity:draw_threshold"
     scheduler: str
     low: Real
     high: Real

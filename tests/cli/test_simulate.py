@@ -85,6 +85,16 @@ def test_one_run_is_one_flat_object(model, capsys):
     assert report(capsys, model, "--horizon", "60", "--seed", "4")["latency"] != found["latency"]
 
 
+@pytest.mark.parametrize(("suffix", "magic"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")])
+def test_the_figure_is_written_and_said(suffix, magic, model, tmp_path, capsys):
+    path = tmp_path / f"run.{suffix}"
+    code, out, _ = run(capsys, model, "--horizon", "20", "-o", str(path))
+    assert code == 0
+    assert out.endswith(f"figure: {path}\n")
+    assert path.read_bytes().startswith(magic)
+    report(capsys, model, "--horizon", "20", "-o", str(path))  # --json prints one object alone
+
+
 def test_several_schedulers_are_a_list(model, capsys):
     found = report(capsys, model, "--horizon", "20", "--scheduler", "orca", "--scheduler", "sarathi+target=4")
     assert [each["scheduler"] for each in found["results"]] == ["orca", "sarathi+target=4"]
@@ -154,6 +164,9 @@ def test_rates_and_horizons_that_are_none(flag, value, model, capsys):
         (["--horizon", "1e11"], "64-bit"),
         (["--rate", "1e12", "--horizon", "10"], "requests would arrive"),
         (["--scheduler", "orca", "--scheduler", "sarathi", "--batch-log", "x.jsonl"], "one --scheduler"),
+        (["--scheduler", "orca", "--scheduler", "sarathi", "-o", "x.svg"], "-o: one figure shows one run"),
+        (["-o", "x.jpg"], "-o x.jpg: unknown figure format"),
+        (["--horizon", "10", "-o", "no-such-folder/x.svg"], "no-such-folder"),
         (["--trace", "no-such.csv"], "no-such.csv"),
         (["--trace", "no-such.csv", "--rate", "1"], "--rate"),
         (["--horizon", "10", "--batch-log", "no-such-folder/x.jsonl"], "no-such-folder"),

@@ -1,0 +1,34 @@
+"""The public names, written down: a name that appears or vanishes is a decision, not an accident."""
+
+from __future__ import annotations
+
+import queuetheory_llm
+
+#: The names that scripts were promised.
+CONTRACT = {
+    "Engine", "Staircase", "Workload", "load_model", "capacity", "stability_region", "classify", "threshold",
+    "simulate",
+}  # fmt: skip
+MODEL = {
+    "System", "Hinge", "Table", "RequestClass", "IndependentLengths", "Constant", "Geometric", "Poisson", "Uniform",
+    "LogNormal", "Empirical", "PoissonArrivals", "DeterministicArrivals", "RenewalArrivals", "SlottedArrivals",
+    "ConstantInterval", "ExponentialInterval", "UniformInterval", "GammaInterval", "LogNormalInterval",
+    "WeibullInterval", "Trace", "TraceArrivals",
+}  # fmt: skip
+RULES = {"Batch", "Pass", "Policy", "Scheduler", "View", "SCHEDULERS"}
+FILES = {"read_trace", "read_profile", "Selection", "Gemm"}
+ANSWERS = {"simulate_trace", "fit_profile", "Verdict", "Basis", "Judgement"}
+ERRORS = {
+    "QueueTheoryError", "InvalidInput", "InvalidModel", "InfeasibleRequest", "AssumptionViolated", "NotConverged",
+}  # fmt: skip
+
+
+def test_the_public_names_are_these() -> None:
+    names = queuetheory_llm.__all__
+    assert len(names) == len(set(names))
+    assert set(names) == {"__version__"} | CONTRACT | MODEL | RULES | FILES | ANSWERS | ERRORS
+
+
+def test_every_error_has_one_root() -> None:
+    for name in ERRORS:
+        assert issubclass(getattr(queuetheory_llm, name), queuetheory_llm.QueueTheoryError)

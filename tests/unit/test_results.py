@@ -1,0 +1,173 @@
+"""Every answer has plain data, a figure and a notebook table; runs are read-only; figures carry the data."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import queuetheory_llm as qt
+from queuetheory_llm.plots.classification import render_classification
+from queuetheory_llm.plots.simulation import boundaries, decimate, render_simulation
+from queuetheory_llm.plots.style import figure_of
+from queuetheory_llm.result import Result
+from queuetheory_llm.simulation.judge import Simulation
+from queuetheory_llm.simulation.statistics import second_half
+from queuetheory_llm.stability.region import outer_region
+
+LAW = qt.Staircase(c="11.28 ms", a="35.47 ms", b0=128)
+ENGINE = qt.Engine(batch_time=LAW, b_max=512)
+WORKLOAD = qt.Workload.of(prefill=129, decode=112, arrivals=qt.PoissonArrivals(rate=12))
+
+
+@cache
+def answers() -> dict[str, Result]:
+    return {
+        "Threshold": qt.threshold(ENGINE, "tensorrt-llm", WORKLOAD),
+        "Classification": qt.classify("fastertransformer"),
+        "Simulation": qt.simulate(ENGINE, "sarathi", WORKLOAD, horizon=60),
+        "StabilityRegion": outer_region(ENGINE),
+        "RegionAnswer": qt.stability_region(ENGINE, WORKLOAD),
+        "CapacityAnswer": qt.capacity(ENGINE, WORKLOAD),
+    }
+
+
+def simulated() -> Simulation:
+    found = answers()["Simulation"]
+    assert isinstance(found, Simulation)
+    return found
+
+
+@pytest.mark.parametrize("name", ["Threshold", "Classification", "Simulation", "StabilityRegion", "RegionAnswer"])
+def test_every_answer_has_data_a_figure_and_a_table(name: str) -> None:
+    answer = answers()[name]
+    assert type(answer).__name__ == name
+    json.dumps(answer.to_dict(), allow_nan=False)
+    assert isinstance(answer.plot(), Axes)
+    own = Figure().subplots()
+    assert answer.plot(own) is own
+    html = answer._repr_html_()
+    assert html.count("<tr>") == html.count("</tr>") > 2
+
+
+def test_the_table_of_an_answer_is_its_scalars_escaped() -> None:
+    limit = attrs.evolve(qt.threshold(ENGINE, "sarathi", WORKLOAD), scheduler="<b>&", notes=("not a scalar",))
+    html = limit._repr_html_()
+    assert "<td>scheduler</td><td>&lt;b&gt;&amp;</td>" in html
+    assert f"<td>low</td><td>{float(limit.low):.6g}</td>" in html
+    assert "notes" not in html
+    assert "<td>work_conserving</td><td>no</td>" in answers()["Classification"]._repr_html_()
+
+
+def test_the_table_of_a_region_is_its_vertices() -> None:
+    region = outer_region(attrs.evolve(ENGINE, k_max=100))
+    html = region._repr_html_()
+    for vertex in region.vertices:
+        assert f"<td>{float(vertex.prefill):.6g}</td><td>{float(vertex.decode):.6g}</td>" in html
+
+
+def test_a_run_cannot_be_written_to() -> None:
+    run = simulated().run
+    for array in (run.starts, run.durations, run.tokens, run.first_decode, run.last_prefill, run.finish):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+    with pytest.raises(TypeError):
+        simulated().latency["e2e"] = None  # type: ignore[index]
+    assert type(simulated().to_dict()["latency"]) is dict
+
+
+def test_the_backlog_and_its_drift_are_drawn_as_measured() -> None:
+    found = simulated()
+    lines = {line.get_label(): np.asarray(line.get_xydata()) for line in found.plot().lines}
+    seconds, level = lines["token backlog"].T
+    ticks = np.rint(seconds * found.run.clock.rate).astype(np.int64)
+    np.testing.assert_array_equal(found.run.backlog(ticks), level)
+    (begin, start), (end, last) = lines["measured drift"]
+    middle, close = second_half(found.run)
+    assert (begin, end) == (found.run.clock.seconds(middle), found.run.clock.seconds(close))
+    np.testing.assert_allclose([start, last], found.run.backlog(np.array([middle, close])), rtol=1e-9)
+    assert found.measured.drift is not None
+    assert (last - start) / (end - begin) == pytest.approx(found.measured.drift.mean)
+
+
+def test_the_title_of_a_run_says_verdict_and_basis() -> None:
+    own = Figure().subplots()
+    simulated().plot(own)
+    assert own.get_title(loc="left") == "sarathi: STABLE by theorem"
+    assert own.get_xlabel() == "simulated time (s)"
+    assert own.get_ylabel() == "token backlog (tokens)"
+
+
+@pytest.mark.parametrize("rate", ["0.01", "12", "1000"])
+def test_every_text_of_a_run_is_on_the_figure(rate: str) -> None:
+    workload = qt.Workload.of(prefill=129, decode=112, arrivals=qt.PoissonArrivals(rate=rate))
+    ax = qt.simulate(ENGINE, "sarathi", workload, horizon=20).plot()
+    figure = figure_of(ax)
+    box = figure.get_tightbbox()  # inches
+    width, height = figure.get_size_inches()
+    assert box.x0 >= 0
+    assert box.y0 >= 0
+    assert box.x1 <= width
+    assert box.y1 <= height
+
+
+def test_boundaries_hold_every_start_and_end() -> None:
+    run = simulated().run
+    assert set(boundaries(run)) == {0, run.end, *run.starts, *run.ends}
+
+
+series = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 20)), min_size=1, max_size=200)
+
+
+@given(series, st.integers(1, 12))
+def test_decimation_keeps_first_last_lowest_and_highest_of_every_bin(rows: list[tuple[int, int]], bins: int) -> None:
+    steps, values = zip(*rows, strict=True)
+    ticks, level = np.cumsum(steps), np.array(values)
+    kept = decimate(ticks, level, bins)
+    assert len(kept) <= 4 * bins
+    assert (np.diff(kept) > 0).all()
+    edges = np.linspace(ticks[0], ticks[-1], bins, endpoint=False)
+    for low, high in zip(edges, [*edges[1:], np.inf], strict=True):
+        inside = np.flatnonzero((ticks >= low) & (ticks < high))
+        mine = kept[(ticks[kept] >= low) & (ticks[kept] < high)]
+        if inside.size:
+            assert (mine[0], mine[-1]) == (inside[0], inside[-1])
+            assert level[mine].min() == level[inside].min()
+            assert level[mine].max() == level[inside].max()
+
+
+@pytest.mark.parametrize("rule", ["sarathi", "fastertransformer", "sarathi+target=2"])
+def test_a_classification_is_words_and_colours_above_its_reason(rule: str) -> None:
+    found = qt.classify(rule)
+    ax = found.plot()
+    texts = [text.get_text() for text in ax.texts]
+    words = [text.get_text() for text in ax.texts if text.get_bbox_patch()]
+    answers = (found.work_conserving, found.overtaken is not None, found.fills, found.throughput_optimal)
+    assert words == [{True: "yes", False: "no", None: "unknown"}[answer] for answer in answers]
+    colours = {text.get_text(): text.get_bbox_patch().get_facecolor() for text in ax.texts if text.get_bbox_patch()}
+    assert len(set(colours.values())) == len(colours)
+    assert texts[-1].replace("\n", " ") == found.reason
+    figure = figure_of(ax)
+    width, height = figure.get_size_inches() * figure.dpi
+    boxes = [text.get_window_extent() for text in ax.texts]
+    assert all(box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height for box in boxes)
+    assert not any(one.overlaps(two) for i, one in enumerate(boxes) for two in boxes[:i])
+
+
+def test_a_classification_that_found_nothing_says_unknown() -> None:
+    found = attrs.evolve(qt.classify("fastertransformer"), growth_witness=None)
+    assert "unknown" in [text.get_text() for text in found.plot().texts]
+
+
+@pytest.mark.parametrize("format", ["svg", "png", "pdf"])
+def test_figures_have_the_same_bytes_twice(format: str) -> None:
+    found = qt.classify("sarathi")
+    assert render_simulation(simulated(), format) == render_simulation(simulated(), format)
+    assert render_classification(found, format) == render_classification(found, format)
