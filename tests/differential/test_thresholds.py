@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import bisect
+from scipy.optimize import bisect, linprog
 from scipy.stats import poisson
 from strategies import engines, length_laws, longest_prompt, rules, workloads
 
@@ -283,6 +283,41 @@ def test_the_proved_rate_is_a_drift_of_every_crowded_batch(engine, rule, data):
     completed = sum(count == left[request][0] for request, count in batch.prefill)
     fall = p * batch.prefill_tokens + d * len(batch.decode) + n * completed
     assert float(found.low * gain * engine.batch_time.seconds(batch.tokens)) <= float(fall) * (1 + 1e-9)
+
+
+def crowded(engine):
+    """Every (x, s, y) with k_max requests present: full, no prompt need be completed; or all slots, s completed."""
+    seats, b_max = engine.slots, engine.b_max
+    yield from ((b_max - y, 0, y) for y in range(min(seats, b_max) + 1) if y < seats or b_max == seats)
+    for s in range(seats + 1):
+        for x in range(s, b_max - seats + s) if s else [0]:
+            if (x, s, seats - s) != (0, 0, b_max):
+                yield x, s, seats - s
+
+
+@settings(max_examples=80)
+@given(engines(most=8), workloads(longest_prompt=8))
+def test_the_drift_program_over_all_batches(engine, workload):
+    found = linear_drift(engine, workload)
+    weights = np.array([found.prefill, found.requests, found.decode])
+    means = np.array([float(m) for m in (workload.mean_prefill, workload.prefill_probability, workload.mean_decode)])
+    assert weights.min() >= 0
+    assert weights @ means == pytest.approx(means[0] + means[2])
+    served = np.array(list(crowded(engine)), dtype=float)
+    seconds = np.array([float(engine.batch_time.seconds(int(x + y))) for x, _, y in served])
+    # The rate is what the weights prove ...
+    assert found.requests_per_s == pytest.approx(
+        float(np.min(served @ weights / seconds) / (weights @ means)), rel=1e-9
+    )
+    # ... and no weights prove more.
+    done = linprog(
+        c=[0, 0, 0, -1],
+        A_ub=np.column_stack([-served, seconds]),
+        b_ub=np.zeros(len(served)),
+        A_eq=[[*means, 0]],
+        b_eq=[1],
+    )
+    assert found.requests_per_s == pytest.approx(done.x[-1], rel=1e-6)
 
 
 def test_the_backlog_slope_of_vanilla_vllm_in_overload():

@@ -14,6 +14,7 @@ from queuetheory_llm.model.lengths import Empirical, Geometric, IndependentLengt
 from queuetheory_llm.model.workload import RequestClass, Workload
 from queuetheory_llm.schedulers.registry import SCHEDULERS
 from queuetheory_llm.stability.answers import capacity
+from queuetheory_llm.stability.linear_drift import linear_drift
 from queuetheory_llm.stability.prefill_first import PrefillFirst
 from queuetheory_llm.stability.thresholds import Threshold, threshold
 from queuetheory_llm.verdict import Basis, Verdict
@@ -332,3 +333,14 @@ class TestProvedBounds:
         found = threshold(machine, "vllm-vanilla", Workload.of(prefill=Uniform(low=9, high=10), decode=1))
         assert found.low == 0
         assert "no stable rate is proved" in found.method
+
+    def test_the_drift_of_short_prompts_by_hand(self):
+        """t(b) = 1 + b, two seats, prompts of 1 or 2: 8 p >= 9 r and 2 p + 2 n >= 3 r bind under 3/2 p + n = 3/2."""
+        machine = Engine(batch_time=Staircase(c=1, a=1, b0=1), b_max=8, k_max=2)
+        found = linear_drift(machine, IndependentLengths(Uniform(low=1, high=2), 0))
+        assert found.requests_per_s == pytest.approx(16 / 33)
+
+    def test_the_drift_of_a_full_batch_that_wastes_a_block_by_hand(self):
+        """t(5) = 2 t(3): d = r/3 from three decodes, then 3 p + 2 d >= 2 r from a full batch that completes nothing."""
+        machine = Engine(batch_time=Staircase(c=0, a=1, b0=4), b_max=5, k_max=3)
+        assert linear_drift(machine, IndependentLengths(6, 6)).requests_per_s == pytest.approx(3 / 14)
