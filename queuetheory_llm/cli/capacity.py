@@ -20,7 +20,7 @@ from queuetheory_llm.cli.inputs import (
     read_question,
     read_schedulers,
 )
-from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table
+from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table, print_written
 from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import to_fraction
@@ -89,6 +89,8 @@ def capacity(
     else:
         print_notes([*question.notes, *answer.notes])
         _print(answer, needed)
+        if output is not None:
+            print_written(output)
     return 1 if met is False else 0
 
 

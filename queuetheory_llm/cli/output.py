@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -45,7 +46,14 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, title:
     for row in body:
         table.add_row(*(Text(cell) for cell in row))
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    console.print(table)
+    with console.capture() as drawn:  # rich itself would exit with 1 when the reader of our output leaves
+        console.print(table)
+    sys.stdout.write(drawn.get())
+
+
+def print_written(path: str | Path) -> None:
+    """Say on stdout that a file was written."""
+    print(f"wrote {path}")
 
 
 def number(value: object, digits: int = 6) -> str:

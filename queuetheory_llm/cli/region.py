@@ -14,7 +14,7 @@ from queuetheory_llm.cli.inputs import (
     read_question,
     read_schedulers,
 )
-from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table
+from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table, print_written
 from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.stability.answers import OperatingPoint, RegionAnswer, stability_region
 
@@ -65,7 +65,7 @@ def region(
     print_notes([*question.notes, *answer.notes])
     _print(answer)
     if output is not None:
-        print(f"figure: {output}")
+        print_written(output)
 
 
 def _print(answer: RegionAnswer) -> None:

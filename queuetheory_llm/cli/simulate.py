@@ -23,10 +23,10 @@ from queuetheory_llm.cli.inputs import (
     positive_flag,
     read_schedulers,
 )
-from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table
+from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table, print_written
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import to_fraction, to_seconds
-from queuetheory_llm.files.atomic import write_atomically
+from queuetheory_llm.files.atomic import check_target, write_atomically
 from queuetheory_llm.files.model_file import load_model
 from queuetheory_llm.files.traces.reader import read_trace
 from queuetheory_llm.model.arrivals import Arrivals
@@ -72,8 +72,10 @@ def simulate(
         A model file or the name of a packaged model.
     """
     rules = read_schedulers(scheduler)
-    if batch_log is not None and len(rules) > 1:
-        raise InvalidInput("--batch-log: one log holds one run; give one --scheduler")
+    if batch_log is not None:
+        check_target(batch_log)
+        if len(rules) > 1:
+            raise InvalidInput("--batch-log: one log holds one run; give one --scheduler")
     if trace is not None and rate is not None:
         raise InvalidInput("--rate: a trace has its own rate; leave out --rate or --trace")
     start = count_flag("--seed", seed)
@@ -96,6 +98,8 @@ def simulate(
         print_json("simulate", runs[0] if len(runs) == 1 else {"results": runs})
     else:
         _print(plan, results)
+        if batch_log is not None:
+            print_written(batch_log)
 
 
 def _horizon(text: str) -> Fraction:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from queuetheory_llm.errors import InvalidInput
 
-
 _MOST_TOKENS = 2**31 - 1  # no batch is larger; beyond 63 bits there would be no array of them
 
 

@@ -517,7 +517,15 @@ def made(tokens=(1, 2, 4), seconds=(1, 2, 3)) -> Profile:
 
 @pytest.mark.parametrize(
     ("tokens", "seconds"),
-    [((), ()), ((1, 2**31), (1, 1)), ((1,), (1, 2)), ((0, 1), (1, 1)), ((2, 2), (1, 1)), ((2, 1), (1, 1)), ((1,), (0,))],
+    [
+        ((), ()),
+        ((1, 2**31), (1, 1)),
+        ((1,), (1, 2)),
+        ((0, 1), (1, 1)),
+        ((2, 2), (1, 1)),
+        ((2, 1), (1, 1)),
+        ((1,), (0,)),
+    ],
 )
 def test_profile_faults(tokens, seconds):
     with pytest.raises(InvalidInput, match=r"^s: "):
