@@ -13,6 +13,7 @@ from queuetheory_llm.cli.inputs import (
     Decode,
     FirstTokenFlag,
     Prefill,
+    Rate,
     Strict,
     TraceFlag,
     count_flag,
@@ -28,7 +29,10 @@ from queuetheory_llm.files.model_file import load_model
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.stability import answers
 from queuetheory_llm.stability.answers import CapacityAnswer
+from queuetheory_llm.stability.parallel import DISPATCH_RULES
 from queuetheory_llm.stability.thresholds import Threshold
+
+_MOST_ENGINES = 10_000
 
 
 def capacity(
@@ -37,6 +41,7 @@ def capacity(
     trace: TraceFlag = None,
     prefill: Prefill = None,
     decode: Decode = None,
+    rate: Rate = None,
     engines: Annotated[str | None, Parameter(help="Number of equal engines behind a dispatcher.")] = None,
     dispatch: Annotated[
         str | None,
@@ -64,12 +69,11 @@ def capacity(
     needed = None if require is None else positive_flag("--require", require)
     names = models or (DEFAULT_MODEL,)
     question = read_question(
-        names[0], trace=trace, prefill=prefill, decode=decode, first_token=first_token, strict=strict
+        names[0], trace=trace, prefill=prefill, decode=decode, rate=rate, first_token=first_token, strict=strict
     )
     system = question.system
     machines = _engines(system.engine, names[1:], engines)
-    if len(machines) == 1 and (dispatch or split):
-        raise InvalidInput("--dispatch, --split: there is one engine only; give --engines N or several model files")
+    _check_dispatch(machines, dispatch, split)
     answer = answers.capacity(
         machines,
         system.require_workload(),
@@ -98,8 +102,18 @@ def _engines(first: Engine, others: tuple[str, ...], count: str | None) -> list[
     if others and count is not None:
         raise InvalidInput("--engines: several model files are the engines already; leave it out")
     if count is not None:
-        return [first] * count_flag("--engines", count, least=1)
+        number_of_engines = count_flag("--engines", count, least=1)
+        if number_of_engines > _MOST_ENGINES:
+            raise InvalidInput(f"--engines: {count} is above {_MOST_ENGINES}; ask for fewer, equal engines add up")
+        return [first] * number_of_engines
     return [first, *(load_model(name).engine for name in others)]
+
+
+def _check_dispatch(machines: list[Engine], dispatch: str | None, split: str | None) -> None:
+    if dispatch is not None and dispatch not in DISPATCH_RULES:
+        raise InvalidInput(f"--dispatch: {dispatch!r} is not a dispatch rule; known: {', '.join(DISPATCH_RULES)}")
+    if len(machines) == 1 and (dispatch is not None or split is not None):
+        raise InvalidInput("--dispatch, --split: there is one engine only; give --engines N or several model files")
 
 
 def _share(text: str) -> Fraction:

@@ -11,12 +11,15 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print exactly one JSON object and nothing else.")]
-Schedulers = Annotated[
-    list[str] | None,
-    Parameter(
-        name="--scheduler", negative=(), help="A rule with its flags, as in vllm-vanilla+chunk; may be repeated."
-    ),
-]
+
+
+def scheduler_flag(default: str) -> Parameter:
+    """``--scheduler``, with the rules a command takes without it."""
+    text = f"A rule with its flags, as in vllm-vanilla+chunk; may be repeated. Default: {default}."
+    return Parameter(name="--scheduler", negative=(), help=text)
+
+
+Schedulers = Annotated[list[str] | None, scheduler_flag("sarathi")]
 
 
 def print_json(command: str, content: Mapping[str, Any]) -> None:
