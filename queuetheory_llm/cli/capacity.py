@@ -13,6 +13,7 @@ from queuetheory_llm.cli.inputs import (
     Decode,
     FirstTokenFlag,
     Prefill,
+    Rate,
     Strict,
     TraceFlag,
     count_flag,
@@ -20,7 +21,7 @@ from queuetheory_llm.cli.inputs import (
     read_question,
     read_schedulers,
 )
-from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table
+from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table, print_written
 from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import to_fraction
@@ -28,7 +29,10 @@ from queuetheory_llm.files.model_file import load_model
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.stability import answers
 from queuetheory_llm.stability.answers import CapacityAnswer
+from queuetheory_llm.stability.parallel import DISPATCH_RULES
 from queuetheory_llm.stability.thresholds import Threshold
+
+_MOST_ENGINES = 10_000
 
 
 def capacity(
@@ -37,6 +41,7 @@ def capacity(
     trace: TraceFlag = None,
     prefill: Prefill = None,
     decode: Decode = None,
+    rate: Rate = None,
     engines: Annotated[str | None, Parameter(help="Number of equal engines behind a dispatcher.")] = None,
     dispatch: Annotated[
         str | None,
@@ -64,12 +69,11 @@ def capacity(
     needed = None if require is None else positive_flag("--require", require)
     names = models or (DEFAULT_MODEL,)
     question = read_question(
-        names[0], trace=trace, prefill=prefill, decode=decode, first_token=first_token, strict=strict
+        names[0], trace=trace, prefill=prefill, decode=decode, rate=rate, first_token=first_token, strict=strict
     )
     system = question.system
     machines = _engines(system.engine, names[1:], engines)
-    if len(machines) == 1 and (dispatch or split):
-        raise InvalidInput("--dispatch, --split: there is one engine only; give --engines N or several model files")
+    _check_dispatch(machines, dispatch, split)
     answer = answers.capacity(
         machines,
         system.require_workload(),
@@ -89,6 +93,8 @@ def capacity(
     else:
         print_notes([*question.notes, *answer.notes])
         _print(answer, needed)
+        if output is not None:
+            print_written(output)
     return 1 if met is False else 0
 
 
@@ -104,6 +110,13 @@ def _engines(first: Engine, others: tuple[str, ...], count: str | None) -> list[
             raise InvalidInput(f"--engines: {count} is above {_MOST_ENGINES}; equal engines carry N times one")
         return [first] * number_of
     return [first, *(load_model(name).engine for name in others)]
+
+
+def _check_dispatch(machines: list[Engine], dispatch: str | None, split: str | None) -> None:
+    if dispatch is not None and dispatch not in DISPATCH_RULES:
+        raise InvalidInput(f"--dispatch: {dispatch!r} is not a dispatch rule; known: {', '.join(DISPATCH_RULES)}")
+    if len(machines) == 1 and (dispatch is not None or split is not None):
+        raise InvalidInput("--dispatch, --split: there is one engine only; give --engines N or several model files")
 
 
 def _share(text: str) -> Fraction:

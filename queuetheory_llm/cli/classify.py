@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from queuetheory_llm.cli.inputs import read_schedulers
-from queuetheory_llm.cli.output import Json, Schedulers, print_json, print_table
+from queuetheory_llm.cli.output import Json, print_json, print_table, scheduler_flag
 from queuetheory_llm.schedulers.registry import SCHEDULERS
 from queuetheory_llm.stability import classify as rules
 from queuetheory_llm.stability.classify import Classification
 from queuetheory_llm.stability.topologies import TOPOLOGIES, TopologyVerdict, judge_topologies
 
 
-def classify(*, scheduler: Schedulers = None, json: Json = False) -> None:
+def classify(*, scheduler: Annotated[list[str] | None, scheduler_flag("all")] = None, json: Json = False) -> None:
     """Schedulers x topologies: work-conserving? K-FCFS? throughput-optimal? With a theorem or a witness.
 
     Every rule is run on all the small states it can reach; nothing is taken from its name.

@@ -8,8 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.files.atomic import write_atomically
+from queuetheory_llm.files.atomic import check_target, write_atomically
 
 FORMATS = ("svg", "png", "pdf")
 
@@ -17,13 +16,11 @@ Output = Annotated[str | None, Parameter(name=("-o", "--output"), help="Draw the
 
 
 def figure_format(path: str | None) -> str | None:
-    """The format named by the suffix of ``path``; None without a path."""
+    """The format named by the suffix of ``path``, which must be a place to write to; None without a path."""
     if path is None:
         return None
-    suffix = Path(path).suffix.lstrip(".").lower()
-    if suffix not in FORMATS:
-        raise InvalidInput(f"-o {path}: unknown figure format; end the name in .{', .'.join(FORMATS)}")
-    return suffix
+    check_target(path, FORMATS)
+    return Path(path).suffix.lstrip(".").lower()
 
 
 def write_figure(path: str | None, render: Callable[[str], bytes]) -> None:

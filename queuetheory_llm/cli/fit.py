@@ -9,38 +9,40 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from queuetheory_llm.cli.output import Json, number, print_json, print_notes, print_table
+from queuetheory_llm.cli.figures import FORMATS
+from queuetheory_llm.cli.inputs import count_flag
+from queuetheory_llm.cli.output import Json, number, print_json, print_notes, print_table, print_written
 from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.files.atomic import check_target, write_atomically
 
 if TYPE_CHECKING:
     from queuetheory_llm.files.profiles import Gemm
     from queuetheory_llm.fitting import Candidate, Fit
     from queuetheory_llm.model.engine import Engine
 
-_FIGURES = {".svg", ".png", ".pdf"}
 _SHOWN = 12  # tile steps printed; --json has all
 
 
 def fit(
     *profiles: Annotated[Path, Parameter(help="Profile files; several when they complete each other.")],
-    layers: Annotated[int | None, Parameter(help="Transformer layers of the model, for per-layer profiles.")] = None,
-    tp: Annotated[int | None, Parameter(help="Tensor-parallel degree, where the file holds several.")] = None,
+    layers: Annotated[str | None, Parameter(help="Transformer layers of the model, for per-layer profiles.")] = None,
+    tp: Annotated[str | None, Parameter(help="Tensor-parallel degree, where the file holds several.")] = None,
     all_reduce: Annotated[Path | None, Parameter(help="Vidur all_reduce.csv, with mlp.csv and --tp above 1.")] = None,
     model: Annotated[str | None, Parameter(help="Model, where the file holds several.")] = None,
     hardware: Annotated[str | None, Parameter(help="Hardware, where the file holds several.")] = None,
     phase: Annotated[Literal["prefill", "decode"] | None, Parameter(help="Use the times of one phase alone.")] = None,
-    context: Annotated[int | None, Parameter(help="Context of a decoding request, tokens (DistServe).")] = None,
+    context: Annotated[str | None, Parameter(help="Context of a decoding request, tokens (DistServe).")] = None,
     gemm: Annotated[
         list[str] | None,
         Parameter(negative=(), help="N:K of one matrix product of a layer; repeat for each (aiconfigurator)."),
     ] = None,
     dtype: Annotated[str | None, Parameter(help="Number format, where the file holds several.")] = None,
-    test: Annotated[int | None, Parameter(help="Which test of the file, from 1 (BLIS).")] = None,
+    test: Annotated[str | None, Parameter(help="Which test of the file, from 1 (BLIS).")] = None,
     law: Annotated[
         Literal["auto", "affine", "hinge", "staircase", "table"], Parameter(help="Law to use; auto chooses.")
     ] = "auto",
-    b_max: Annotated[int | None, Parameter(help="Token budget; the fit uses the points up to it.")] = None,
-    k_max: Annotated[int | None, Parameter(help="Most requests in a batch, for the model file.")] = None,
+    b_max: Annotated[str | None, Parameter(help="Token budget; the fit uses the points up to it.")] = None,
+    k_max: Annotated[str | None, Parameter(help="Most requests in a batch, for the model file.")] = None,
     output: Annotated[
         list[Path] | None,
         Parameter(name=["--output", "-o"], negative=(), help="MODEL.toml, or a figure .svg .png .pdf; may repeat."),
@@ -52,21 +54,22 @@ def fit(
     from queuetheory_llm.fitting import fit_profile
 
     outputs = _checked_outputs(output or [])
+    budget, seats = _count("--b-max", b_max), _count("--k-max", k_max)
     selection = Selection(
-        layers=layers,
-        tp=tp,
+        layers=_count("--layers", layers),
+        tp=_count("--tp", tp),
         model=model,
         hardware=hardware,
         phase=phase,
-        context=context,
+        context=_count("--context", context, least=0),
         gemms=tuple(_read_gemm(text) for text in gemm or ()),
         dtype=dtype,
-        test=test,
-        b_max=b_max,
+        test=_count("--test", test),
+        b_max=budget,
     )
     profile = read_profile([*profiles, *([all_reduce] if all_reduce else [])], selection)
-    result = fit_profile(profile if b_max is None else profile.up_to(b_max), law=law)
-    engine = result.engine(b_max=b_max, k_max=k_max)
+    result = fit_profile(profile if budget is None else profile.up_to(budget), law=law)
+    engine = result.engine(b_max=budget, k_max=seats)
     notes = [*result.notes, *_budget_notes(result, engine)]
     model_file = _write(result, engine, outputs)
     if json:
@@ -75,9 +78,13 @@ def fit(
         return 0
     _print_report(result, engine)
     for path in outputs:
-        print(f"wrote {path}")
+        print_written(path)
     print_notes(notes)
     return 0
+
+
+def _count(flag: str, text: str | None, *, least: int = 1) -> int | None:
+    return None if text is None else count_flag(flag, text, least=least)
 
 
 def _read_gemm(text: str) -> Gemm:
@@ -90,15 +97,13 @@ def _read_gemm(text: str) -> Gemm:
 
 
 def _checked_outputs(outputs: Sequence[Path]) -> list[Path]:
-    """The output files, refused before any work is done where their kind is unknown or given twice."""
-    faults = [
-        f"-o: {path} has an unknown ending; write .toml for a model file, or .svg, .png or .pdf for a figure"
-        for path in outputs
-        if path.suffix.lower() not in {".toml", *_FIGURES}
-    ]
-    faults += [
-        f"-o: the folder {path.parent} does not exist; create it first" for path in outputs if not path.parent.is_dir()
-    ]
+    """The output files, refused before any work is done where one cannot be written or two are model files."""
+    faults: list[str] = []
+    for path in outputs:
+        try:
+            check_target(path, ("toml", *FORMATS))
+        except InvalidInput as error:
+            faults += error.faults
     if sum(path.suffix.lower() == ".toml" for path in outputs) > 1:
         faults.append("-o: more than one .toml; give one model file")
     if faults:
@@ -110,7 +115,6 @@ def _write(result: Fit, engine: Engine, outputs: Sequence[Path]) -> str | None:
     """Write figures and the model file; every figure is drawn before the first byte is written."""
     if not outputs:
         return None
-    from queuetheory_llm.files.atomic import write_atomically
     from queuetheory_llm.files.model_writer import dump_model
     from queuetheory_llm.model.system import System
     from queuetheory_llm.plots.fit import render_fit

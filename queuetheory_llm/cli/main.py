@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -23,6 +24,9 @@ COMMANDS = {
     "fit": "Fit a batch-time law to a GPU profile and write a model file.",
     "models": "List the packaged models and their sources.",
 }
+
+
+_LONGEST_WORD, _LONGEST_LINE = 200, 800  # characters of an error; the lists of known formats take 700
 
 
 def build_app() -> App:
@@ -57,18 +61,39 @@ def _one_line(text: str) -> str:
 
 def _refuse(faults: Sequence[str]) -> int:
     for fault in faults:
-        print(f"error: {_one_line(fault)}", file=sys.stderr)
+        line = " ".join(_shortened(word, _LONGEST_WORD) for word in fault.split())
+        print(f"error: {_shortened(line, _LONGEST_LINE)}", file=sys.stderr)
     return 2
+
+
+def _shortened(text: str, most: int) -> str:
+    """The text without its middle where it is too long: the place is named first, the mending last."""
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]}...{text[-half:]}"
 
 
 def run() -> None:
     """Console script."""
+    sys.exit(_code())
+
+
+def _code() -> int:
+    if sys.stdout is None:
+        return _refuse(["stdout: is closed; open it, or send it to /dev/null"])
     try:
         code = answer(sys.argv[1:])
         sys.stdout.flush()
     except KeyboardInterrupt:
-        code = 130
+        return 130
     except BrokenPipeError:  # the reader of our output left, as `| head` does
-        sys.stderr.close()
-        code = 141
-    sys.exit(code)
+        _drop_stdout()
+        return 141
+    except OSError as error:  # those of files are one-line errors already
+        _drop_stdout()
+        return _refuse([f"{error.filename or 'stdout'}: {error.strerror or error}; write to another place"])
+    return code
+
+
+def _drop_stdout() -> None:
+    """Let the interpreter flush what is left to nowhere: it would complain, and exit with a code of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

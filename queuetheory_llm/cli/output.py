@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print exactly one JSON object and nothing else.")]
-Schedulers = Annotated[
-    list[str] | None,
-    Parameter(
-        name="--scheduler", negative=(), help="A rule with its flags, as in vllm-vanilla+chunk; may be repeated."
-    ),
-]
+
+
+def scheduler_flag(default: str) -> Parameter:
+    """``--scheduler``, with the rules a command takes without it."""
+    text = f"A rule with its flags, as in vllm-vanilla+chunk; may be repeated. Default: {default}."
+    return Parameter(name="--scheduler", negative=(), help=text)
+
+
+Schedulers = Annotated[list[str] | None, scheduler_flag("sarathi")]
 
 
 def print_json(command: str, content: Mapping[str, Any]) -> None:
@@ -45,7 +49,14 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, title:
     for row in body:
         table.add_row(*(Text(cell) for cell in row))
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    console.print(table)
+    with console.capture() as drawn:  # rich itself would exit with 1 when the reader of our output leaves
+        console.print(table)
+    sys.stdout.write(drawn.get())
+
+
+def print_written(path: str | Path) -> None:
+    """Say on stdout that a file was written."""
+    print(f"wrote {path}")
 
 
 def number(value: object, digits: int = 6) -> str:

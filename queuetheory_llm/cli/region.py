@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from queuetheory_llm.cli.figures import Output, figure_format, write_figure
 from queuetheory_llm.cli.inputs import (
     DEFAULT_MODEL,
@@ -14,7 +16,7 @@ from queuetheory_llm.cli.inputs import (
     read_question,
     read_schedulers,
 )
-from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table
+from queuetheory_llm.cli.output import Json, number, print_json, print_notes, print_table, print_written, scheduler_flag
 from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.stability.answers import OperatingPoint, RegionAnswer, stability_region
 
@@ -25,7 +27,7 @@ _SHOWN = ("sarathi", "vllm-vanilla", "fastertransformer")
 def region(
     model: str = DEFAULT_MODEL,
     *,
-    scheduler: Schedulers = None,
+    scheduler: Annotated[list[str] | None, scheduler_flag(", ".join(_SHOWN))] = None,
     trace: TraceFlag = None,
     prefill: Prefill = None,
     decode: Decode = None,
@@ -65,7 +67,7 @@ def region(
     print_notes([*question.notes, *answer.notes])
     _print(answer)
     if output is not None:
-        print(f"figure: {output}")
+        print_written(output)
 
 
 def _print(answer: RegionAnswer) -> None:

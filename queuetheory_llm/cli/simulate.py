@@ -16,18 +16,21 @@ from cyclopts import Parameter
 from queuetheory_llm.cli.figures import Output, figure_format, write_figure
 from queuetheory_llm.cli.inputs import (
     DEFAULT_MODEL,
+    Decode,
     FirstTokenFlag,
+    Prefill,
     Rate,
     Strict,
-    at_rate,
+    TraceFlag,
     count_flag,
     positive_flag,
+    read_question,
     read_schedulers,
 )
-from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table
+from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table, print_written
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import to_fraction, to_seconds
-from queuetheory_llm.files.atomic import write_atomically
+from queuetheory_llm.files.atomic import check_target, write_atomically
 from queuetheory_llm.files.model_file import load_model
 from queuetheory_llm.files.traces.reader import read_trace
 from queuetheory_llm.model.arrivals import Arrivals
@@ -48,7 +51,9 @@ def simulate(
     *,
     scheduler: Schedulers = None,
     rate: Rate = None,
-    trace: Annotated[str | None, Parameter(help="Replay this trace instead of the model's workload.")] = None,
+    prefill: Prefill = None,
+    decode: Decode = None,
+    trace: TraceFlag = None,
     horizon: Annotated[
         str | None,
         Parameter(help="Simulated seconds. Default: 20 000 full batches or more; a trace runs until all are finished."),
@@ -77,16 +82,19 @@ def simulate(
     rules = read_schedulers(scheduler)
     if len(rules) > 1:
         _require_no_file(output, batch_log)
-    if trace is not None and rate is not None:
-        raise InvalidInput("--rate: a trace has its own rate; leave out --rate or --trace")
+    if batch_log is not None:
+        check_target(batch_log)
+    if trace is not None:
+        _refuse_beside_trace(rate=rate, prefill=prefill, decode=decode)
     start = count_flag("--seed", seed)
     seconds = None if horizon is None else positive_flag("--horizon", horizon, _horizon)
-    system = load_model(model, first_token=first_token)
     if trace is not None:
+        engine = load_model(model, first_token=first_token).engine
         recorded = read_trace(trace, first_token=first_token, strict=strict)
-        plan = _trace_plan(system.engine, recorded, seconds, first_token)
+        plan = _trace_plan(engine, recorded, seconds, first_token)
     else:
-        plan = _workload_plan(system, rate, seconds, start, first_token)
+        question = read_question(model, prefill=prefill, decode=decode, rate=rate, first_token=first_token)
+        plan = _workload_plan(question.system, seconds, start, first_token)
     results = [plan.run(rule, log=batch_log is not None) for rule in rules]
     if latency:
         for result in results:
@@ -103,8 +111,9 @@ def simulate(
         print_json("simulate", runs[0] if len(runs) == 1 else {"results": runs})
     else:
         _print(plan, results)
-        if output is not None:
-            print(f"figure: {output}")
+        for path in (output, batch_log):
+            if path is not None:
+                print_written(path)
 
 
 def _require_no_file(output: str | None, batch_log: str | None) -> None:
@@ -113,6 +122,17 @@ def _require_no_file(output: str | None, batch_log: str | None) -> None:
         raise InvalidInput("-o: one figure shows one run; give one --scheduler")
     if batch_log is not None:
         raise InvalidInput("--batch-log: one log holds one run; give one --scheduler")
+
+
+def _refuse_beside_trace(**flags: str | None) -> None:
+    """A replayed trace has its own times and lengths."""
+    faults = [
+        f"--{flag}: a trace has its own {'rate' if flag == 'rate' else 'lengths'}; leave out --{flag} or --trace"
+        for flag, value in flags.items()
+        if value is not None
+    ]
+    if faults:
+        raise InvalidInput(faults)
 
 
 def _horizon(text: str) -> Fraction:
@@ -133,10 +153,8 @@ class _Plan:
             return self.run_rule(rule, log, progress)
 
 
-def _workload_plan(
-    system: System, rate: str | None, horizon: Fraction | None, seed: int, asked: FirstToken | None
-) -> _Plan:
-    workload, arrivals = _with_arrivals(system, rate)
+def _workload_plan(system: System, horizon: Fraction | None, seed: int, asked: FirstToken | None) -> _Plan:
+    workload, arrivals = _with_arrivals(system)
     if isinstance(arrivals, TraceArrivals):
         return _trace_plan(system.engine, arrivals.trace, horizon, asked)
 
@@ -155,9 +173,9 @@ def _workload_plan(
     return _Plan(title=f"{system.name}: {float(arrivals.rate):g} requests/s, seed {seed}", seed=seed, run_rule=run_rule)
 
 
-def _with_arrivals(system: System, rate: str | None) -> tuple[Workload, Arrivals]:
-    """The workload at the rate asked for, and its arrival process."""
-    workload = at_rate(system.require_workload(), rate)
+def _with_arrivals(system: System) -> tuple[Workload, Arrivals]:
+    """The workload and its arrival process."""
+    workload = system.require_workload()
     if workload.arrivals is None:
         raise InvalidInput(f"{system.name}: workload.rate: missing; give the workload a rate, or --rate R")
     return workload, workload.arrivals

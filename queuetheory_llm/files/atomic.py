@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -29,13 +30,7 @@ def write_atomically(path: str | Path, data: bytes | Callable[[IO[bytes]], objec
         In one line, when the folder is missing, the path is no regular file, or the system refuses to write.
         Whatever ``data`` itself raises passes through.
     """
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise InvalidInput(f"{path}: is a directory; give a file name")
-    if target.exists() and not target.is_file():
-        raise InvalidInput(f"{path}: is not a regular file; give the name of one")
-    if not target.parent.is_dir():
-        raise InvalidInput(f"{path}: the folder {target.parent} does not exist; create it first")
+    target = check_target(path)
     temporary = target.parent / f".{secrets.token_hex(8)}.part"
     try:
         _write(temporary, data)
@@ -44,6 +39,51 @@ def write_atomically(path: str | Path, data: bytes | Callable[[IO[bytes]], objec
         raise InvalidInput(f"{path}: cannot be written: {error.strerror or error}; choose another place") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_target(path: str | Path, endings: Sequence[str] = ()) -> Path:
+    """Where writing to ``path`` would put the file; for commands to call before the work.
+
+    Parameters
+    ----------
+    path : path
+    endings : sequence of str
+        The kinds of file that can be written, such as "svg"; any when empty.
+
+    Raises
+    ------
+    InvalidInput
+        In one line, when the ending is another one, the folder is missing or may not be written, or the path is a
+        directory, no regular file, or no possible name.
+    """
+    if endings and Path(path).suffix.lstrip(".").lower() not in endings:
+        known = f"{', '.join(f'.{ending}' for ending in endings[:-1])} or .{endings[-1]}"
+        raise InvalidInput(f"{path}: has an unknown ending; end the name in {known}")
+    try:
+        target = Path(os.path.realpath(path))
+        fault = _fault(target)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        why = getattr(error, "strerror", None) or error
+        raise InvalidInput(f"{path}: cannot be written: {why}; choose another place") from None
+    if fault is not None:
+        raise InvalidInput(f"{path}: {fault}")
+    return target
+
+
+def _fault(target: Path) -> str | None:
+    if target.is_dir():
+        return "is a directory; give a file name"
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG
+    if not stat.S_ISREG(mode):
+        return "is not a regular file; give the name of one"
+    if not target.parent.is_dir():
+        return f"the folder {target.parent} does not exist; create it first"
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        return f"the folder {target.parent} may not be written; choose another place"
+    return None
 
 
 def _write(path: Path, data: bytes | Callable[[IO[bytes]], object]) -> None:

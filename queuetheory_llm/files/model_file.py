@@ -116,8 +116,10 @@ def _document(path: Path) -> dict[str, Any]:
         where = f"line {line}: " if line else ""
         place = f" at column {column}" if column else ""
         raise InvalidModel(f"{where}TOML: {what}{place}; mend the syntax there", source=str(path)) from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, arrays nested thousands deep
-        raise InvalidModel(f"TOML: {error}; a model file has no such values", source=str(path)) from None
+    except RecursionError:
+        raise InvalidModel("TOML: arrays nested thousands deep; a model file has none", source=str(path)) from None
+    except (ValueError, ArithmeticError):  # of int and of Decimal
+        raise InvalidModel("TOML: a number of thousands of digits; round it", source=str(path)) from None
 
 
 def _text(path: Path) -> str:
@@ -352,6 +354,8 @@ class _Root(Table):
 def _replayed(table: _TraceWorkload, folder: Path, first_token: str | None) -> Workload:
     from queuetheory_llm.files.traces.reader import read_trace
 
+    if not table.trace:
+        raise Faults([(("workload", "trace"), "is empty; name the trace file, relative to the model file")])
     try:
         trace = read_trace(folder / table.trace, first_token=first_token or table.first_token)
     except InvalidInput as error:

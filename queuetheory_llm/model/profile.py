@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from queuetheory_llm.errors import InvalidInput
 
+_MOST_TOKENS = 2**31 - 1  # no batch is larger; beyond 63 bits there would be no array of them
+
 
 @attrs.frozen(kw_only=True)
 class Profile:
@@ -19,7 +21,7 @@ class Profile:
     Attributes
     ----------
     tokens : tuple of int
-        Batch sizes in tokens, strictly increasing, at least 1.
+        Batch sizes in tokens, strictly increasing, 1 .. 2^31 - 1.
     seconds : tuple of Fraction
         Duration of each, positive, exact where the file is decimal.
     source : str
@@ -61,6 +63,8 @@ class Profile:
         for before, after in pairwise(self.tokens):
             if after <= before:
                 return f"tokens: {after} after {before}; list each count once, in increasing order"
+        if self.tokens[-1] > _MOST_TOKENS:
+            return f"tokens: {self.tokens[-1]} is above {_MOST_TOKENS}; mend or drop the row"
         for count, time in zip(self.tokens, self.seconds, strict=True):
             if time <= 0:
                 return f"seconds: {float(time):g} s at {count} tokens is not positive; drop that point"

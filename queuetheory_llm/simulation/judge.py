@@ -132,7 +132,7 @@ def simulate(
     horizon : number or duration, optional
         Seconds; requests arrive, and batches start, strictly before it. See `default_horizon`.
     seed : int
-        The same seed gives the same run.
+        At least 0; the same seed gives the same run.
     first_token : {"paper", "engine"}
         Convention of ttft and tpot.
     log : bool
@@ -148,6 +148,8 @@ def simulate(
         If the rule can never serve one of the requests.
     """
     rule = to_scheduler(scheduler)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise InvalidInput(f"seed: {seed!r} is no whole number from 0 on; give one, the same for the same run")
     if workload.arrivals is None:
         raise InvalidInput("workload: rate: missing; give the workload a rate, or --rate R")
     if isinstance(workload.arrivals, SlottedArrivals):

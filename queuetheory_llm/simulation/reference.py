@@ -21,7 +21,7 @@ import numpy as np
 
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.model.engine import Engine
-from queuetheory_llm.schedulers.policy import Batch, Scheduler, View
+from queuetheory_llm.schedulers.policy import Batch, Policy, Scheduler, View
 from queuetheory_llm.simulation.clock import LAST_TICK, BatchTicks, Clock
 from queuetheory_llm.simulation.requests import Requests, Ticks, read_only
 
@@ -160,6 +160,8 @@ def run(
             break
         batch = scheduler.form(state.view)
         try:
+            if not isinstance(scheduler, Policy):
+                _check_form(batch)
             tokens = state.check(batch)
         except _Broken as broken:
             raise state.refusal(len(record.tokens), clock.seconds(now), broken) from None
@@ -276,7 +278,7 @@ class _State:
         tokens = 0
         for request, count in batch.prefill:
             left = self._left(request)
-            if not isinstance(count, Integral) or not 1 <= count <= left:
+            if not 1 <= count <= left:
                 raise _Broken(f"{count} prompt tokens for request {request}, which has {left} left")
             tokens += int(count)
         if len(batch.prefill) > 1:
@@ -360,6 +362,20 @@ class _State:
             "last_prefill": self.last_prefill,
             "finish": self.finish,
         }
+
+
+def _check_form(batch: object) -> None:
+    """Refuse what is no `Batch` of whole numbers; a `Policy` forms no other."""
+    if not isinstance(batch, Batch):
+        raise _Broken(f"form returned {type(batch).__name__}; return a Batch")
+    if not isinstance(batch.prefill, list) or not isinstance(batch.decode, list):
+        raise _Broken("prefill and decode of a Batch are lists; give lists")
+    for part in batch.prefill:
+        if not isinstance(part, tuple | list) or len(part) != 2:
+            raise _Broken(f"prefill holds {part!r}; give pairs (request, tokens)")
+    for number in (*batch.decode, *(number for part in batch.prefill for number in part)):
+        if isinstance(number, bool) or not isinstance(number, Integral):
+            raise _Broken(f"{number!r} is no whole number; give the numbers of the view")
 
 
 def _check_distinct(requests: list[int]) -> None:

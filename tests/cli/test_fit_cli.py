@@ -11,6 +11,7 @@ import pytest
 from queuetheory_llm.cli.main import answer
 from queuetheory_llm.model.batch_time import Hinge, Staircase
 
+COUNTS = ("layers", "tp", "context", "test", "b-max", "k-max")
 GRID = (1, 2, 4, *range(8, 1025, 8))
 
 
@@ -117,10 +118,14 @@ def test_table_is_offered_beyond_ten_percent(capsys, tmp_path):
         (["--layers", "2"], "--layers: does not apply to the plain CSV format; leave it out"),
         (["--gemm", "12"], "--gemm: '12' is not N:K"),
         (["--gemm", "0:4"], "--gemm: '0:4' is not N:K"),
-        (["-o", "model.txt"], "-o: model.txt has an unknown ending"),
+        (["-o", "model.txt"], "model.txt: has an unknown ending; end the name in .toml, .svg, .png or .pdf"),
         (["-o", "a.toml", "-o", "b.toml"], "-o: more than one .toml"),
         (["--b-max", "0"], "--b-max: 0 is below 1"),
-        (["--k-max", "0"], "k_max: 0 is below 1"),
+        (["--k-max", "0"], "--k-max: 0 is below 1"),
+        *((["--" + flag, "2.9"], f"--{flag}: 2.9 is not a whole number") for flag in COUNTS),
+        *((["--" + flag, "0"], f"--{flag}: 0 is below 1") for flag in COUNTS if flag != "context"),
+        (["--context", "-1"], "--context: -1 is below 0"),
+        (["--layers", "many"], "--layers: 'many' is not a number"),
         (["--law", "table", "--b-max", "4096"], "b_max: 4096 is beyond the last measured batch"),
         (["--all-reduce", "absent.csv"], "absent.csv: cannot be read"),
     ],
@@ -141,8 +146,11 @@ def test_no_profile(capsys):
     assert err.startswith("error: PROFILE: missing")
 
 
-def test_unwritable_place_leaves_nothing(capsys, stairs, tmp_path):
-    code, _, err = run(capsys, stairs, "-o", tmp_path / "absent" / "model.toml")
-    assert code == 2
+@pytest.mark.parametrize("bad", ["absent/model.svg", "folder.svg", "f" * 300 + ".svg", "model.txt"])
+def test_every_output_is_checked_before_the_first_is_written(capsys, stairs, tmp_path, bad):
+    (tmp_path / "folder.svg").mkdir()
+    code, out, err = run(capsys, stairs, "-o", tmp_path / "ok.toml", "-o", tmp_path / bad)
+    assert (code, out) == (2, "")
     assert err.startswith("error: ")
-    assert [path.name for path in tmp_path.iterdir()] == ["stairs.csv"]
+    assert err.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"stairs.csv", "folder.svg"}

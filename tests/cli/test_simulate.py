@@ -169,6 +169,9 @@ def test_rates_and_horizons_that_are_none(flag, value, model, capsys):
         (["--horizon", "10", "-o", "no-such-folder/x.svg"], "no-such-folder"),
         (["--trace", "no-such.csv"], "no-such.csv"),
         (["--trace", "no-such.csv", "--rate", "1"], "--rate"),
+        (["--trace", "no-such.csv", "--prefill", "1"], "--prefill: a trace has its own lengths"),
+        (["--prefill", "1"], "--decode: missing"),
+        (["--horizon", "10", "--batch-log", "b" * 300], "File name too long"),
         (["--horizon", "10", "--batch-log", "no-such-folder/x.jsonl"], "no-such-folder"),
     ],
 )
@@ -182,6 +185,22 @@ def test_a_model_without_a_rate_asks_for_one(bare, tmp_path, capsys):
     lengths.write_text(ENGINE + "[workload]\nprefill = 5\ndecode = 3\n")
     assert "--rate R" in refused(capsys, str(lengths))
     assert report(capsys, str(lengths), "--rate", "400/187", "--horizon", "20")["requests"]["arrived"] > 10
+
+
+def test_lengths_from_flags(bare, model, capsys):
+    lengths = ("--prefill", "5", "--decode", "3")
+    found = report(capsys, model, "--horizon", "60")
+    assert report(capsys, bare, *lengths, "--rate", "10", "--horizon", "60") == found
+    doubled = report(capsys, model, "--prefill", "10", "--decode", "6", "--horizon", "60")
+    assert doubled["load"] > 1.5 * found["load"]
+    assert report(capsys, model, *lengths, "--horizon", "60") == found
+
+
+def test_a_written_log_is_said(model, tmp_path, capsys):
+    log = tmp_path / "log.jsonl"
+    code, out, _ = run(capsys, model, "--horizon", "10", "--batch-log", str(log))
+    assert code == 0
+    assert f"wrote {log}" in out.splitlines()
 
 
 def test_a_prompt_that_never_fits_names_its_row(bare, trace, capsys):

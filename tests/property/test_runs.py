@@ -270,7 +270,7 @@ MUTANT_ROWS = [(0, 4, 2), (0, 3, 2), (1, 5, 2), (1, 5, 2), (100, 1, 1)]
         (of_the_future, 0, "request 4, which is not decoding"),
         (lambda _: Batch([(4, 1)]), 0, "request 4 is not present"),
         (lambda _: Batch([(0, 1)]), 1, "request 0 has no prompt tokens left"),
-        (half_a_token, 0, "2.0 prompt tokens"),
+        (half_a_token, 0, "2.0 is no whole number"),
         (too_much, 0, "13 prompt tokens for request 0, which has 4 left"),
         (lambda _: Batch([(1, 1), (2, 5)], [0]), 1, "7 tokens are above the budget b_max = 6"),
         (lambda _: Batch([(1, 1), (2, 1), (3, 1)], [0]), 1, "4 requests are above the batch size k_max = 3"),

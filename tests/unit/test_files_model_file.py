@@ -329,6 +329,7 @@ def test_faults_of_a_table(faults, law, fault):
         ('arrivals = "trace"', "workload.trace: missing"),
         ('arrivals = "trace"\ntrace = "t.csv"\nprefill = 1', "workload.prefill: unknown key"),
         ('arrivals = "trace"\ntrace = "nowhere.csv"', "workload.trace: "),
+        ('arrivals = "trace"\ntrace = ""', "workload.trace: is empty; name the trace file"),
     ],
 )
 def test_faults_of_a_workload(faults, text, fault):
@@ -345,14 +346,23 @@ def test_faults_of_a_workload(faults, text, fault):
         (b"[engine]\nb_max = 1\nb_max = 2\n", "line 3: TOML"),
         (b"a = \x00\n", "zero byte"),
         (b"[engine]\n# \xff\n", "line 2: is not UTF-8"),
-        (b"a = " + b"9" * 5000, "TOML: "),
+        (b"a = " + b"9" * 5000, "TOML: a number of thousands of digits; round it"),
+        (b"a = 1e" + b"9" * 50, "TOML: a number of thousands of digits; round it"),
         (b"a = " + b"[" * 50000, "TOML: "),
     ],
-    ids=["empty", "blank", "header", "value", "twice", "binary", "latin", "digits", "deep"],
+    ids=["empty", "blank", "header", "value", "twice", "binary", "latin", "digits", "exponent", "deep"],
 )
 def test_files_that_are_no_model(faults, content, what):
     (fault,) = faults(content)
     assert fault.startswith(what) or what in fault
+
+
+@pytest.mark.parametrize("name", ["m" * 300, "m" * 300 + ".toml", "a\0b", "a\0b.toml"], ids=["long", "toml", "0", "0t"])
+def test_names_that_no_file_can_have(tmp_path, name):
+    for ref in (name, tmp_path / name):
+        with pytest.raises(InvalidModel) as error:
+            load_model(ref)
+        assert len(error.value.faults) == 1
 
 
 def test_a_directory_a_missing_file_and_a_typo(tmp_path):

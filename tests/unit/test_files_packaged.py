@@ -56,3 +56,8 @@ def test_a_missing_installation_is_one_line(monkeypatch, tmp_path):
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "a.toml").touch()
     assert packaged.names() == ["a"]
+
+
+@pytest.mark.parametrize("name", ["azure-conv-2023", "mooncake-conversation", "vidur-arxiv"])
+def test_a_model_made_from_a_trace_names_the_licence_of_the_trace(name):
+    assert load_model(name).source["licence"] in {"Apache-2.0", "CC-BY-4.0", "MIT"}

@@ -321,7 +321,7 @@ def test_bad_rows_of_burstgpt_and_lengths(fault):
 
 
 def test_decimals_without_end(fault):
-    assert "more than 30 decimals" in fault(b"arrival,prefill,decode\n0." + b"1" * 5000 + b",1,1\n")
+    assert "more than 30 decimals" in fault(b"arrival,prefill,decode\n0." + b"1" * 40 + b",1,1\n")
 
 
 JSON_BAD = [
@@ -366,6 +366,40 @@ def test_bad_values_of_jsonl(fault, name, old, new, what):
     message = fault(b"\n".join([first, first.replace(old.encode(), new.encode())]))
     assert message.startswith("line 2: ")
     assert what in message
+
+
+@pytest.mark.parametrize("value", ["9" * 900_000, "0." + "1" * 900_000, "1e" + "9" * 5000, "9" * 4000])
+def test_numbers_of_thousands_of_digits_are_refused_at_once(fault, value):
+    for old, name in (("374", "Vidur"), ("4.314579", "Vidur"), ("6758", "Mooncake"), ("472", "BurstGPT")):
+        message = fault(SAMPLES[name].replace(old.encode(), value.encode()))
+        assert "set_int_max_str_digits" not in message
+        assert len(message) < 300
+
+
+@pytest.mark.parametrize("digits", [31, 5000])
+def test_fractions_of_a_second_are_bounded(fault, digits):
+    message = fault(AZURE.replace(b"6805900", b"1" * digits))
+    assert message.startswith("line 2: TIMESTAMP: ")
+    assert "has more than 30 decimals; round it" in message
+
+
+def test_thirty_fractional_digits_are_read(read):
+    assert len(read(AZURE.replace(b"6805900", b"1" * 30))) == 2
+
+
+def test_names_that_no_file_can_have(tmp_path):
+    for name in ("t" * 300, "a\0b"):
+        with pytest.raises(InvalidInput, match="cannot be read") as error:
+            read_trace(tmp_path / name)
+        assert len(error.value.faults) == 1
+
+
+def test_a_name_too_long_for_the_dataset_beside_it(tmp_path):
+    path = tmp_path / f"{'c' * 245}-trace.csv"
+    path.write_bytes(SERVEGEN)
+    with pytest.raises(InvalidInput, match="File name too long") as error:
+        read_trace(path)
+    assert len(error.value.faults) == 1
 
 
 @pytest.mark.parametrize("name", SAMPLES)

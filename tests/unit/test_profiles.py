@@ -412,6 +412,8 @@ def test_plain_is_exact_sorted_and_merged(tmp_path):
         ("tokens,seconds\n0,1\n", "line 2: tokens: 0 is below 1"),
         ("tokens,seconds\n-1,1\n", "line 2: tokens: -1 is below 1"),
         ("tokens,seconds\n1.5,1\n", "line 2: tokens: 1.5 is not a whole number"),
+        ("tokens,seconds\n1e25,1\n", "tokens: .* (above|beyond) 2147483647"),
+        (f"tokens,seconds\n{2**63},1\n", "tokens: .* (above|beyond) 2147483647"),
         ("tokens,seconds\n1,0\n", "line 2: seconds: 0 is not a positive time"),
         ("tokens,seconds\n1,-2\n", "line 2: seconds: -2 is not a positive time"),
         ("tokens,seconds\n1,nan\n", "line 2: seconds: nan is not finite"),
@@ -422,6 +424,7 @@ def test_plain_is_exact_sorted_and_merged(tmp_path):
         ("a,b\n1,2\n", "line 1: the header 'a,b' is of no known format; known: Vidur mlp.csv"),
         ('{"a": 1}', "line 1: this JSON is of no known format"),
         ('{"a": ', "line 1: not JSON"),
+        ('{"a": %s}' % ("9" * 5000), "holds a number of thousands of digits"),
         ("tokens," * 20_000, "line 1: longer than 64 KiB"),
         ("[" * 100_000, "not UTF-8 JSON of a sane depth|not JSON"),
         ("prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n0,0,1,16,9\n", "no law in tokens alone; give mlp.csv"),
@@ -461,8 +464,12 @@ def test_binary(tmp_path, data, fault):
 def test_no_file(tmp_path):
     with pytest.raises(InvalidInput, match="is a directory"):
         read_profile([tmp_path])
-    with pytest.raises(InvalidInput, match=r"cannot be read .*No such file"):
+    with pytest.raises(InvalidInput, match=r"cannot be read: No such file"):
         read_profile([tmp_path / "absent.csv"])
+    for name in ("p" * 300, "a\0b"):
+        with pytest.raises(InvalidInput, match="cannot be read") as caught:
+            read_profile([tmp_path / name])
+        assert len(caught.value.faults) == 1
     with pytest.raises(InvalidInput, match="PROFILE: missing"):
         read_profile([])
 
@@ -510,7 +517,15 @@ def made(tokens=(1, 2, 4), seconds=(1, 2, 3)) -> Profile:
 
 @pytest.mark.parametrize(
     ("tokens", "seconds"),
-    [((), ()), ((1,), (1, 2)), ((0, 1), (1, 1)), ((2, 2), (1, 1)), ((2, 1), (1, 1)), ((1,), (0,))],
+    [
+        ((), ()),
+        ((1, 2**31), (1, 1)),
+        ((1,), (1, 2)),
+        ((0, 1), (1, 1)),
+        ((2, 2), (1, 1)),
+        ((2, 1), (1, 1)),
+        ((1,), (0,)),
+    ],
 )
 def test_profile_faults(tokens, seconds):
     with pytest.raises(InvalidInput, match=r"^s: "):

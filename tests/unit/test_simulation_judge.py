@@ -134,3 +134,49 @@ def test_a_regular_stream_at_the_capacity_is_critical_and_bounded():
     found = simulate(ENGINE, SARATHI, workload, horizon=100)
     assert found.judgement.verdict is Verdict.CRITICAL
     assert found.measured.verdict is Verdict.STABLE
+
+
+@pytest.mark.parametrize("seed", [True, None, 1.0, -1, [1], "1"], ids=repr)
+def test_a_seed_is_a_whole_number_from_0_on(seed):
+    with pytest.raises(InvalidInput, match=r"^seed: ") as error:
+        simulate(ENGINE, SARATHI, poisson(1), horizon=1, seed=seed)
+    assert len(error.value.faults) == 1
+
+
+@attrs.frozen
+class Returning:
+    """A rule that returns the same whatever it sees."""
+
+    batch: object
+    name: str = "mine"
+
+    def form(self, view):  # noqa: ARG002
+        return self.batch
+
+    def __hash__(self):
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("batch", "what"),
+    [
+        (None, "form returned NoneType; return a Batch"),
+        ([(0, 5)], "form returned list; return a Batch"),
+        (Batch(None, []), "lists"),
+        (Batch([], (0,)), "lists"),
+        (Batch([0]), r"prefill holds 0; give pairs"),
+        (Batch([(0, 1, 2)]), r"prefill holds \(0, 1, 2\); give pairs"),
+        (Batch(["05"]), "prefill holds '05'"),
+        (Batch([("0", 5)]), "'0' is no whole number"),
+        (Batch([(0.0, 5)]), "0.0 is no whole number"),
+        (Batch([(0, 5.0)]), "5.0 is no whole number"),
+        (Batch([(False, 5)]), "False is no whole number"),
+        (Batch([], [None]), "None is no whole number"),
+        (Batch([], [[0]]), r"\[0\] is no whole number"),
+        (Batch([], [0.0]), "0.0 is no whole number"),
+    ],
+    ids=repr,
+)
+def test_a_rule_that_returns_no_batch_is_named(batch, what):
+    with pytest.raises(InvalidInput, match=rf"^scheduler mine: batch 0 at .*{what}"):
+        simulate(ENGINE, Returning(batch), poisson(10), horizon=10)

@@ -7,6 +7,7 @@ points: points are evaluated from the formula.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -20,6 +21,8 @@ from queuetheory_llm.model.profile import Profile
 
 _DISTSERVE_KEYS = {"prefill", "decoding_smallbs", "decoding_largebs", "decoding_large_small_bs_threshold"}
 _BETA = "beta-coeffs"
+_DEGREE = re.compile(r"\d{1,9}", re.ASCII)
+_MOST_TOKENS = 2**20  # a formula is evaluated up to here, at 2^16 sizes
 _DEFAULT_RANGE = 2048  # tokens; the usual token budget, and the context length of the OPT models
 
 
@@ -54,7 +57,7 @@ def read_distserve(paths: Mapping[str, Sequence[Path]], selection: Selection) ->
     path = paths["distserve"][0]
     document = read_head(path).document
     model = str(selection.one_of("model", document, path))
-    degrees = {int(degree): entry for degree, entry in document[model].items() if degree.isdecimal()}
+    degrees = {int(degree): entry for degree, entry in document[model].items() if _DEGREE.fullmatch(degree)}
     tp = int(selection.one_of("tp", degrees, path))
     entry, where = degrees[tp], f"{model}.{tp}"
     phase = _require_phase(selection, path)
@@ -161,6 +164,8 @@ def _evaluate(
 ) -> dict[int, Fraction]:
     """Points at the powers of two and every 16 tokens up to the budget, and where the formula changes."""
     last = _DEFAULT_RANGE if selection.b_max is None else max(selection.b_max, 1)
+    if last > _MOST_TOKENS:
+        raise InvalidInput(f"--b-max: {last} is above {_MOST_TOKENS}, up to which a formula is evaluated; lower it")
     grid = {2**power for power in range(last.bit_length())} | set(range(16, last + 1, 16)) | {last} | set(also)
     return {b: seconds(b) for b in sorted(grid) if 1 <= b <= last}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 
 from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.files.paths import unreadable
 from queuetheory_llm.files.profiles import (
     aiconfigurator,
     formulas,
@@ -165,8 +166,15 @@ def read_profile(paths: Sequence[Path | str], selection: Selection | None = None
     chosen = Selection() if selection is None else selection
     if not paths:
         raise InvalidInput("PROFILE: missing; give at least one profile file")
+    try:
+        return _read([Path(path) for path in paths], chosen)
+    except OSError as error:  # of a file beside them, or one that went away
+        raise unreadable(error, str(error.filename or paths[0])) from None
+
+
+def _read(paths: Sequence[Path], chosen: Selection) -> Profile:
     by_kind: dict[str, list[Path]] = {}
-    for path in map(Path, paths):
+    for path in paths:
         by_kind.setdefault(_kind(path), []).append(path)
     name, main = _main(by_kind)
     _refuse_strangers(by_kind, name, main)

@@ -14,6 +14,7 @@ import attrs
 
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import to_count, to_fraction
+from queuetheory_llm.files.paths import check_regular, unreadable
 
 MILLISECOND, MICROSECOND, NANOSECOND = (Fraction(1, 10**power) for power in (3, 6, 9))
 
@@ -70,13 +71,15 @@ def read_head(path: Path) -> Head:
 
 
 def _first_bytes(path: Path) -> bytes:
-    if path.is_dir():
-        raise InvalidInput("is a directory; give a file in it", source=str(path))
+    try:
+        check_regular(path, "a file in it")
+    except InvalidInput as error:
+        raise InvalidInput(error.faults, source=str(path)) from None
     try:
         with path.open("rb") as stream:
             return stream.read(_HEAD)
     except OSError as error:
-        raise InvalidInput(f"cannot be read ({error.strerror}); check the path", source=str(path)) from None
+        raise unreadable(error, str(path)) from None
 
 
 def _text(path: Path) -> Any:
@@ -100,6 +103,8 @@ def _read_json(path: Path) -> Any:
         raise InvalidInput(f"line {error.lineno}: not JSON ({error.msg}); mend it there", source=str(path)) from None
     except (UnicodeDecodeError, RecursionError):
         raise InvalidInput("not UTF-8 JSON of a sane depth; re-save it so", source=str(path)) from None
+    except ValueError:
+        raise InvalidInput("holds a number of thousands of digits; round it", source=str(path)) from None
 
 
 def parquet_file(path: Path) -> Any:

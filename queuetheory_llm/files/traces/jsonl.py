@@ -95,13 +95,24 @@ class JsonlFormat(RowFormat):
 def _parse(line: bytes, number: int) -> Mapping[str, Any]:
     try:
         row = json.loads(line, parse_float=Decimal, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        what = error.msg if isinstance(error, json.JSONDecodeError) else str(error) or "nested too deeply"
-        raise InvalidInput(f"line {number}: is no JSON object: {what}") from None
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        raise InvalidInput(f"line {number}: is no JSON object: {_what(error)}") from None
     if not isinstance(row, dict):
         raise InvalidInput(f"line {number}: is JSON but no object; write one {{...}} a line")
     return row
 
 
+def _what(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    if isinstance(error, _NotFinite):
+        return str(error)
+    return "nested too deeply" if isinstance(error, RecursionError) else "a number of thousands of digits; round it"
+
+
+class _NotFinite(ValueError):
+    """NaN or Infinity, which JSON does not have."""
+
+
 def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a finite number")
+    raise _NotFinite(f"{text} is not a finite number")

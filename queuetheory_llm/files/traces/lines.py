@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import attrs
 
 from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.files.paths import check_regular, unreadable
 
 _BLOCK = 1 << 18
 _LONGEST_LINE = 1 << 20
@@ -34,23 +34,12 @@ def blocks(path: str | Path, *, progress: bool = False) -> Iterator[Block]:
         One line that names the line, for a file that cannot be opened, is no regular file or no UTF-8 text, has a
         blank line before its last row or a line above 1 MiB.
     """
-    _check_regular(path)
+    check_regular(path, "one trace file")
     try:
         with Path(path).open("rb") as file, _progress(path, progress) as advance:
             yield from _without_blank_ends(_split(_chunks(file.read, advance)))
     except OSError as error:
-        raise InvalidInput(f"cannot be read: {error.strerror or error}") from None
-
-
-def _check_regular(path: str | Path) -> None:
-    try:
-        mode = Path(path).stat().st_mode
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot be read: {getattr(error, 'strerror', None) or error}; check the path") from None
-    if stat.S_ISDIR(mode):
-        raise InvalidInput("is a directory; give one trace file")
-    if not stat.S_ISREG(mode):
-        raise InvalidInput("is not a regular file; copy its content to a file first")
+        raise unreadable(error) from None
 
 
 def _chunks(read: Callable[[int], bytes], advance: Callable[[int], None]) -> Iterator[bytes]:

@@ -17,6 +17,7 @@ Time = tuple[int, int]
 
 MOST_TOKENS = 2**31 - 1  # sums over 2^32 requests still fit 64 bits
 MOST_DIGITS = 30
+_LONGEST = 60  # characters of a number; exact arithmetic on hundreds of thousands of digits takes minutes
 _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _SECOND = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", re.ASCII)
 _CALENDAR = re.compile(
@@ -34,6 +35,8 @@ def read_number(value: object, name: str) -> Fraction:
     """
     if value is None or value == "":
         raise InvalidInput(f"{name}: is {'null' if value is None else 'empty'}; give a number or leave the row out")
+    if isinstance(value, int | Decimal | str) and len(str(value).strip()) > _LONGEST:
+        raise InvalidInput(f"{name}: {_short(value)} has more than {_LONGEST} characters; round it")
     if isinstance(value, str) and not _PLAIN.fullmatch(value.strip()):
         raise InvalidInput(f"{name}: {_short(value)} is not a finite number")
     if not isinstance(value, int | Decimal | str):
@@ -68,11 +71,13 @@ def read_seconds(value: object, name: str) -> Time:
 
 
 def read_calendar(value: object, name: str) -> Time:
-    """``YYYY-MM-DD HH:MM:SS.fffffff``, any number of fractional digits, as seconds since 1970; UTC unless it says."""
+    """``YYYY-MM-DD HH:MM:SS.fffffff``, with up to 30 fractional digits, as seconds since 1970; UTC unless it says."""
     match = _CALENDAR.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         raise InvalidInput(f"{name}: {_short(value)} is not a time such as 2023-11-16 18:15:46.6805900")
     day, clock, fraction, zone = match.groups()
+    if fraction is not None and len(fraction) > MOST_DIGITS:
+        raise InvalidInput(f"{name}: {_short(value)} has more than {MOST_DIGITS} decimals; round it")
     zone = "+00:00" if zone is None or zone[0] not in "+-" else zone
     try:
         whole = whole_seconds(f"{day} {clock}", zone)

@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.files.paths import unreadable
 from queuetheory_llm.files.traces.azure import Azure
 from queuetheory_llm.files.traces.burstgpt import BurstGPT
 from queuetheory_llm.files.traces.csv import CsvFormat, header_columns
@@ -97,6 +98,8 @@ def read_trace(
         return _recognised(first_line).read(first_line, chain([head], stream), options)
     except InvalidInput as error:
         raise type(error)(error.faults, source=str(path)) from None
+    except OSError as error:  # of a file beside it
+        raise unreadable(error, str(error.filename or path)) from None
 
 
 def _recognised(first_line: str) -> TraceFormat:

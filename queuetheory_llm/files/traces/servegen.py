@@ -173,8 +173,12 @@ def _datasets(path: Path) -> dict[Fraction, _Dataset]:
         return {read_number(str(key), "window start"): _dataset(key, value) for key, value in content.items()}
     except InvalidInput as error:
         raise InvalidInput(f"dataset {path.name}: {error}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"dataset {path.name}: cannot be read: {error or 'nested too deeply'}") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InvalidInput(f"dataset {path.name}: cannot be read: {error}") from None
+    except RecursionError:
+        raise InvalidInput(f"dataset {path.name}: cannot be read: nested too deeply") from None
+    except ValueError:
+        raise InvalidInput(f"dataset {path.name}: holds a number of thousands of digits; round it") from None
 
 
 def _dataset(key: str, value: Any) -> _Dataset:

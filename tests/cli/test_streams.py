@@ -1,0 +1,62 @@
+"""The console script as a process: full disks, readers that leave, error lines of bounded length."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from queuetheory_llm.cli.main import answer
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = [sys.executable, "-c", "from queuetheory_llm.cli.main import run; run()"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+QUESTIONS = [["models", "--json"], ["models"], ["models", "vllm-default"], ["capacity"], ["--help"]]
+
+full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+
+
+@full
+@pytest.mark.parametrize("question", QUESTIONS, ids=" ".join)
+def test_a_full_disk_is_one_error_line(question):
+    with Path("/dev/full").open("w") as out:
+        done = subprocess.run(
+            [*PROGRAM, *question], stdout=out, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, check=False
+        )
+    assert done.returncode == 2
+    assert [line for line in done.stderr.splitlines() if not line.startswith("note: ")] == [
+        "error: stdout: No space left on device; write to another place"
+    ]
+
+
+@pytest.mark.parametrize("question", QUESTIONS[:-1], ids=" ".join)
+def test_a_reader_that_leaves_is_no_error(question):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [*PROGRAM, *question], stdout=writing, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, check=False
+    )
+    os.close(writing)
+    assert done.returncode == 141
+    assert [line for line in done.stderr.splitlines() if not line.startswith("note: ")] == []
+
+
+def test_a_closed_stdout_is_one_error_line():
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM, "models"]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: stdout: is closed; open it, or send it to /dev/null\n"
+
+
+@pytest.mark.parametrize("value", ["9" * 100_000, "x" * 100_000, "x y " * 30_000])
+@pytest.mark.parametrize("flag", ["--rate", "--prefill", "--scheduler", "--trace", "-o"])
+def test_an_echoed_value_is_cut(capsys, flag, value):
+    assert answer(["region", f"{flag}={value}"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert len(err) < 850
