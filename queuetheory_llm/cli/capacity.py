@@ -98,9 +98,6 @@ def capacity(
     return 1 if met is False else 0
 
 
-_MOST_ENGINES = 10_000
-
-
 def _engines(first: Engine, others: tuple[str, ...], count: str | None) -> list[Engine]:
     if others and count is not None:
         raise InvalidInput("--engines: several model files are the engines already; leave it out")

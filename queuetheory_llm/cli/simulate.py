@@ -78,12 +78,8 @@ def simulate(
     model
         A model file or the name of a packaged model.
     """
-    figure_format(output)
     rules = read_schedulers(scheduler)
-    if len(rules) > 1:
-        _require_no_file(output, batch_log)
-    if batch_log is not None:
-        check_target(batch_log)
+    _check_files(output, batch_log, runs=len(rules))
     if trace is not None:
         _refuse_beside_trace(rate=rate, prefill=prefill, decode=decode)
     start = count_flag("--seed", seed)
@@ -99,13 +95,7 @@ def simulate(
     if latency:
         for result in results:
             result.require_means()
-    if batch_log is not None:
-        run = results[0].run
-        write_atomically(batch_log, lambda file: _write_log(run, file))
-    if output is not None:
-        from queuetheory_llm.plots.simulation import render_simulation
-
-        write_figure(output, lambda kind: render_simulation(results[0], kind))
+    _write_files(results[0], output, batch_log)
     if json:
         runs = [{**result.to_dict(), "seed": plan.seed} for result in results]
         print_json("simulate", runs[0] if len(runs) == 1 else {"results": runs})
@@ -116,12 +106,24 @@ def simulate(
                 print_written(path)
 
 
-def _require_no_file(output: str | None, batch_log: str | None) -> None:
-    """Refuse the files that hold one run where several were asked for."""
-    if output is not None:
-        raise InvalidInput("-o: one figure shows one run; give one --scheduler")
+def _check_files(output: str | None, batch_log: str | None, *, runs: int) -> None:
+    """Refuse files that cannot be written, or that hold one run where several were asked for."""
+    figure_format(output)
     if batch_log is not None:
+        check_target(batch_log)
+    if runs > 1 and output is not None:
+        raise InvalidInput("-o: one figure shows one run; give one --scheduler")
+    if runs > 1 and batch_log is not None:
         raise InvalidInput("--batch-log: one log holds one run; give one --scheduler")
+
+
+def _write_files(result: Simulation, output: str | None, batch_log: str | None) -> None:
+    if batch_log is not None:
+        write_atomically(batch_log, lambda file: _write_log(result.run, file))
+    if output is not None:
+        from queuetheory_llm.plots.simulation import render_simulation
+
+        write_figure(output, lambda kind: render_simulation(result, kind))
 
 
 def _refuse_beside_trace(**flags: str | None) -> None:
