@@ -44,6 +44,8 @@ def to_fraction(value: Number) -> Fraction:
     """
     if isinstance(value, bool) or not isinstance(value, Rational | Decimal | float | str | np.floating):
         raise InvalidInput(f"{value!r} is not a number; write a decimal or a quotient such as 400/187")
+    if isinstance(value, Fraction):  # a result of ours: the limits are for what people write
+        return value
     if isinstance(value, Rational):
         return _sized(Fraction(int(value.numerator), int(value.denominator)))  # numpy integers overflow inside it
     text = value.strip() if isinstance(value, str) else str(value)
@@ -53,6 +55,8 @@ def to_fraction(value: Number) -> Fraction:
         if "/" in text:
             return _sized(Fraction(text))
         decimal = Decimal(text)
+    except InvalidInput:
+        raise
     except (InvalidOperation, ValueError):
         raise InvalidInput(f"{text!r} is not a number; write a decimal or a quotient such as 400/187") from None
     except ZeroDivisionError:

@@ -44,11 +44,16 @@ class Witness:
     decode: tuple[int, ...]
     demand: int
 
+    @property
+    def tokens(self) -> int:
+        """b, the tokens of the batch."""
+        return sum(tokens for _, tokens in self.prefill) + len(self.decode)
+
     def __str__(self) -> str:
         state = ", ".join(f"{p}+{d}" for p, d in self.left)
         return (
             f"b_max {self.b_max}, requests with {state} tokens left (prefill+decode): the batch serves "
-            f"{sum(tokens for _, tokens in self.prefill)} prefill and {len(self.decode)} decode tokens, "
+            f"{self.tokens - len(self.decode)} prefill and {len(self.decode)} decode tokens, "
             f"demand is {self.demand}"
         )
 

@@ -38,9 +38,14 @@ class GrowthWitness:
         return sum(self.pattern) * sum(self.size) / len(self.pattern) / self.b_max
 
     @property
+    def period(self) -> int:
+        """Slots of a third of the run, in which the backlog gains ``growth``."""
+        return self.slots // 3
+
+    @property
     def per_slot(self) -> Fraction:
         """Tokens of backlog gained a slot."""
-        return Fraction(3 * self.growth, self.slots)
+        return Fraction(self.growth, self.period)
 
     def __str__(self) -> str:
         numbers = ", ".join(map(str, self.pattern))

@@ -144,7 +144,7 @@ class TestText:
             "mean 129 prefill + 112 decode tokens a request",
             "13.871",
             "b_max 512 -> 1024 moves it to 14.4013 requests/s",
-            "sarathi: STABLE: 12 of at most 13.871 requests/s: Theorem 2",
+            "sarathi: STABLE: 12 requests/s against a limit of 13.871: Theorem 2",
         ):
             assert words in out
 
@@ -232,7 +232,7 @@ class TestFigure:
         assert path.read_bytes().startswith(b"<?xml")
 
     def test_a_bad_format(self, tmp_path, capsys):
-        assert "unknown figure format" in refused(capsys, "-o", str(tmp_path / "x.jpg"))
+        assert "end the name in .svg, .png or .pdf" in refused(capsys, "-o", str(tmp_path / "x.jpg"))
 
 
 class TestRefusals:

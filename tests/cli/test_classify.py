@@ -49,6 +49,7 @@ def test_a_witness_is_a_state_a_batch_and_a_demand(capsys):
     assert witness == {
         "b_max": 2,
         "state": [[1, 0], [0, 1]],
+        "running": [],
         "batch": {"prefill": [[0, 1]], "decode": []},
         "demand": 2,
     }
@@ -67,10 +68,10 @@ def test_the_table_in_words(capsys):
         "throughput-optimal? (no limit k_max)",
         "work-conserving",
         "K = 0",
-        "work-conserving and 0-FCFS: Theorem 2 of arXiv 2504.07347",
+        "work-conserving and 0-FCFS, Theorem 2 of arXiv 2504.07347",
         "not work-conserving: b_max",
         "the batch serves",
-        "yet the backlog grows by",
+        "yet the batches repeat and the backlog grows by",
         SCHEDULERS["fastertransformer"].source,
         *(topology.theorem for topology in TOPOLOGIES),
     ):

@@ -10,6 +10,7 @@ from queuetheory_llm.schedulers.policy import Batch
 from queuetheory_llm.schedulers.registry import parse_scheduler
 from queuetheory_llm.schedulers.state import State
 from queuetheory_llm.stability.classify import classify, properties
+from queuetheory_llm.stability.exploration import explored_form
 
 FILLING = ["orca", "sarathi", "vllm-chunked", "sglang+mixed", "tensorrt-llm+chunk", "orca-whole+chunk"]
 
@@ -85,13 +86,13 @@ def test_a_rule_that_is_not_work_conserving_has_a_witness_and_the_others_none(ru
         assert found.fills
         return
     witness = found.idle_witness
-    assert witness.batch.tokens < min(witness.b_max, witness.demand)
+    assert witness.tokens < min(witness.b_max, witness.demand)
     assert witness.demand == sum(p or 1 for p, _ in witness.left)
     # The batch is one the rule forms of such a state, whoever holds a seat.
     seats = [tuple(i for i in range(len(witness.left)) if mask >> i & 1) for mask in range(2 ** len(witness.left))]
     orders = [*seats, *(seat[::-1] for seat in seats)]
-    formed = [rule.form(State(witness.left, running).view(witness.b_max)) for running in orders]
-    assert witness.batch in formed
+    batches = [explored_form(rule).form(State(witness.left, running).view(witness.b_max)) for running in orders]
+    assert (list(witness.prefill), list(witness.decode)) in [(batch.prefill, batch.decode) for batch in batches]
 
 
 @settings(max_examples=4)
@@ -99,7 +100,7 @@ def test_a_rule_that_is_not_work_conserving_has_a_witness_and_the_others_none(ru
 def test_names_flags_and_sources_decide_nothing(rule):
     disguised = attrs.evolve(rule, name="sarathi", rule="fills every batch", source="Theorem 2")
     plain, found = classify(rule), classify(disguised)
-    assert attrs.evolve(found, scheduler=rule.name) == plain
+    assert attrs.evolve(found, scheduler=rule.name, explored_as=plain.explored_as) == plain
 
 
 @attrs.frozen

@@ -31,7 +31,7 @@ from queuetheory_llm.exact.numbers import (
         ("-3/6", Fraction(-1, 2)),
         (Decimal("0.10"), Fraction(1, 10)),
         (Fraction(2, 6), Fraction(1, 3)),
-        (10**40, Fraction(10**40)),
+        (10**30, Fraction(10**30)),
         (np.float64(0.1), Fraction(1, 10)),
         (np.float32(0.1), Fraction(1, 10)),
         ("1e30", Fraction(10**30)),
@@ -45,7 +45,7 @@ def test_a_number_is_read_exactly(value, exact):
 
 def test_a_numpy_integer_does_not_overflow_inside_a_fraction():
     assert to_fraction(np.int64(2**62)) * 4 == 2**64
-    assert to_count(np.int64(2**62)) * 4 == 2**64
+    assert to_count(np.int32(2**30)) * 4 == 2**32
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,9 @@ def test_a_numpy_integer_does_not_overflow_inside_a_fraction():
         ("1/2/3", "is not a number"),
         ("1/2.5", "is not a number"),
         ("1/0", "divides by zero"),
-        ("9" * 5000 + "/2", "is not a number"),
+        ("9" * 5000 + "/2", "a number of 5002 characters is no quantity"),
+        (10**400, "outside 1e-30 .. 1e30"),
+        ("1" * 100 + "/7", "a value outside 1e-30 .. 1e30"),
         ("nan", "is not finite"),
         ("-inf", "is not finite"),
         (float("nan"), "is not finite"),
@@ -151,7 +153,7 @@ def test_a_duration_survives_its_text(value):
     assert to_seconds(duration_text(value)) == value
 
 
-@given(st.integers(0, 10**40), st.integers(0, 12))
+@given(st.integers(0, 10**30), st.integers(0, 12))
 def test_a_decimal_duration_is_printed_as_a_decimal(number, digits):
     value = Fraction(number, 10**digits)
     text = duration_text(value / 1000)
