@@ -232,7 +232,7 @@ class TestFigure:
         assert path.read_bytes().startswith(b"<?xml")
 
     def test_a_bad_format(self, tmp_path, capsys):
-        assert "unknown figure format" in refused(capsys, "-o", str(tmp_path / "x.jpg"))
+        assert "has an unknown ending" in refused(capsys, "-o", str(tmp_path / "x.jpg"))
 
 
 class TestRefusals:
