@@ -51,21 +51,29 @@ def to_fraction(value: Number) -> Fraction:
     text = value.strip() if isinstance(value, str) else str(value)
     if len(text) > _LONGEST:
         raise InvalidInput(f"a number of {len(text)} characters is no quantity; write at most {_LONGEST}")
+    return _quotient(text) if "/" in text else _decimal(text)
+
+
+def _quotient(text: str) -> Fraction:
     try:
-        if "/" in text:
-            return _sized(Fraction(text))
-        decimal = Decimal(text)
-    except InvalidInput:
-        raise
-    except (InvalidOperation, ValueError):
+        value = Fraction(text)
+    except ValueError:
         raise InvalidInput(f"{text!r} is not a number; write a decimal or a quotient such as 400/187") from None
     except ZeroDivisionError:
         raise InvalidInput(f"{text!r} divides by zero") from None
-    if not decimal.is_finite():
+    return _sized(value)
+
+
+def _decimal(text: str) -> Fraction:
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise InvalidInput(f"{text!r} is not a number; write a decimal or a quotient such as 400/187") from None
+    if not value.is_finite():
         raise InvalidInput(f"{text} is not finite; write an ordinary number")
-    if decimal and abs(decimal.adjusted()) > _MAGNITUDE:  # before the exponent becomes an integer
+    if value and abs(value.adjusted()) > _MAGNITUDE:  # before the exponent becomes an integer
         raise InvalidInput(f"{text} is outside 1e-{_MAGNITUDE} .. 1e{_MAGNITUDE}; check its unit")
-    return Fraction(decimal)
+    return Fraction(value)
 
 
 def _sized(value: Fraction) -> Fraction:

@@ -261,7 +261,7 @@ class TestFigure:
         code, out, _ = run(capsys, "-o", str(path), "--scheduler", "sarathi")
         assert code == 0
         assert path.read_bytes().startswith(head)
-        assert f"figure: {path}" in out
+        assert f"wrote {path}" in out
 
     def test_json_stays_alone(self, tmp_path, capsys):
         path = tmp_path / "region.svg"
@@ -271,7 +271,7 @@ class TestFigure:
     @pytest.mark.parametrize("name", ["x.gif", "x", "x.svgz", ".svg"])
     def test_a_format_is_checked_before_the_work(self, tmp_path, capsys, name):
         err = refused(capsys, "-o", str(tmp_path / name))
-        assert "unknown figure format; end the name in .svg, .png, .pdf" in err
+        assert "has an unknown ending; end the name in .svg, .png or .pdf" in err
         assert list(tmp_path.iterdir()) == []
 
     def test_a_folder_that_is_not_there(self, tmp_path, capsys):

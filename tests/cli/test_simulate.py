@@ -90,7 +90,7 @@ def test_the_figure_is_written_and_said(suffix, magic, model, tmp_path, capsys):
     path = tmp_path / f"run.{suffix}"
     code, out, _ = run(capsys, model, "--horizon", "20", "-o", str(path))
     assert code == 0
-    assert out.endswith(f"figure: {path}\n")
+    assert out.endswith(f"wrote {path}\n")
     assert path.read_bytes().startswith(magic)
     report(capsys, model, "--horizon", "20", "-o", str(path))  # --json prints one object alone
 
@@ -165,7 +165,7 @@ def test_rates_and_horizons_that_are_none(flag, value, model, capsys):
         (["--rate", "1e12", "--horizon", "10"], "requests would arrive"),
         (["--scheduler", "orca", "--scheduler", "sarathi", "--batch-log", "x.jsonl"], "one --scheduler"),
         (["--scheduler", "orca", "--scheduler", "sarathi", "-o", "x.svg"], "-o: one figure shows one run"),
-        (["-o", "x.jpg"], "-o x.jpg: unknown figure format"),
+        (["-o", "x.jpg"], "x.jpg: has an unknown ending"),
         (["--horizon", "10", "-o", "no-such-folder/x.svg"], "no-such-folder"),
         (["--trace", "no-such.csv"], "no-such.csv"),
         (["--trace", "no-such.csv", "--rate", "1"], "--rate"),

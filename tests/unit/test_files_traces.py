@@ -1,5 +1,6 @@
 """Trace readers: every format, exact clocks, conventions, and one-line errors for whatever is not a trace."""
 
+import json
 import tracemalloc
 from fractions import Fraction
 
@@ -545,3 +546,15 @@ def test_memory_stays_near_24_bytes_a_row(tmp_path):
 
 def test_public_name():
     assert qt.read_trace is read_trace
+
+
+def test_servegen_probabilities_of_many_digits(servegen):
+    """Their common denominator has dozens of digits; the weights do not grow with it."""
+    laws = [{n: 2 * n / (most * (most + 1)) for n in range(1, most + 1)} for most in (49, 52)]
+    dataset = {
+        start: {"input_tokens": str(law), "output_tokens": "{1: 1}"}
+        for start, law in zip(("0", "1200"), laws, strict=True)
+    }
+    trace = read_trace(servegen(dataset=json.dumps(dataset)))
+    share = 17 / 24  # as above; sum of n^2 over sum of n is (2 most + 1)/3
+    assert trace.lengths.mean_prefill == pytest.approx(33 * share + 35 * (1 - share), rel=1e-12)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import attrs
 
 from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.exact.numbers import common_denominator, to_fraction
+from queuetheory_llm.exact.numbers import to_fraction
 from queuetheory_llm.files.traces.format import Options, TraceFormat
 from queuetheory_llm.files.traces.lines import Block
 from queuetheory_llm.files.traces.numbers import read_count, read_number
@@ -159,8 +159,7 @@ def _mixture(parts: Mapping[_Law, Fraction], shift: int) -> Empirical:
             shifted = max(value - shift, 0)
             weights[shifted] = weights.get(shifted, Fraction(0)) + share * probability / total
     values = sorted(weights)
-    scale = common_denominator(list(weights.values()))  # whole weights: sums of them need no gcd
-    return Empirical(values=values, weights=[weights[value] * scale for value in values])
+    return Empirical(values=values, weights=[weights[value] for value in values])
 
 
 def _datasets(path: Path) -> dict[Fraction, _Dataset]:
