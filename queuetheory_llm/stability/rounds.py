@@ -21,6 +21,7 @@ from queuetheory_llm.exact.numbers import Real
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import RequestLengths
 
+_MOST_BATCHES = 100_000
 _CELLS = 1 << 20  # numbers held at a time
 _MOST_CELLS = 1 << 27  # a few seconds of work
 
@@ -50,8 +51,11 @@ def saturated_rounds(engine: Engine, prompt: int, *, chunks: bool) -> tuple[Pref
         return (PrefillRound((prompts * prompt,), prompts),)
     rounds: list[PrefillRound] = []
     first_seen: dict[int, int] = {}
-    head = prompt
+    head, batches = prompt, 0
     while head not in first_seen:
+        batches += 1 + head // engine.b_max
+        if batches > _MOST_BATCHES:
+            raise NotConverged(f"prompts of {prompt} tokens need more than {_MOST_BATCHES} batches to repeat")
         first_seen[head] = len(rounds)
         each, head = _chunked_round(engine, prompt, head)
         rounds.append(each)
@@ -87,6 +91,8 @@ def round_rate(engine: Engine, prompt: int, lengths: RequestLengths, *, chunks: 
 
 def saturated_prefill_rate(engine: Engine, prompt: int, *, chunks: bool) -> tuple[Fraction, str]:
     """Threshold in requests/s for prompts without decodes, and the limit its batches exhaust."""
+    if chunks and (engine.slots - 1) * prompt + 1 >= engine.b_max:  # seats never keep a batch from filling
+        return engine.b_max / engine.batch_time.seconds(engine.b_max) / prompt, "b_max"
     rounds = saturated_rounds(engine, prompt, chunks=chunks)
     batches = [tokens for each in rounds for tokens in each.batches]
     total = sum((engine.batch_time.seconds(tokens) for tokens in batches), Fraction(0))

@@ -36,7 +36,7 @@ laws = st.one_of(
 lengths = st.one_of(
     st.builds(Constant, counts),
     st.builds(Geometric, mean=positive.map(lambda value: value + 1)),
-    st.builds(LogNormal, scale_mean=positive, cv=positive),
+    st.builds(LogNormal, scale_mean=positive.map(lambda value: value + 1), cv=st.fractions(Fraction(1, 1000), 100)),
     st.builds(lambda low, more: Uniform(low=low, high=low + more), counts, counts),
     st.lists(st.tuples(counts, positive), min_size=1).map(
         lambda pairs: Empirical(values=[v for v, _ in pairs], weights=[w for _, w in pairs])
