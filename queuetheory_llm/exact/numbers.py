@@ -107,6 +107,8 @@ MOST = 2**31 - 1
 
 def to_count(value: Number) -> int:
     """Read a whole number up to `MOST`; 3, "3" and 3.0 are the same, 3.5 is an error."""
+    if type(value) is int and abs(value) <= MOST:
+        return value
     fraction = to_fraction(value)
     if fraction.denominator != 1:
         raise InvalidInput(f"{value} is not a whole number")

@@ -15,6 +15,7 @@ from queuetheory_llm.plots.style import (
     figure_of,
     framed_axes,
     number_text,
+    paler,
     plain_axes,
     text_size,
 )
@@ -132,7 +133,8 @@ def _draw_row(ax: Axes, row: int, limit: Threshold, floor: float) -> None:
     low, high = max(float(limit.low), floor), float(limit.high)
     height = 0.56
     if not limit.exact:
-        hatched: dict[str, Any] = {"facecolor": (_UNDECIDED, 0.25), "edgecolor": _UNDECIDED, "hatch": "////"}
+        ax.barh(row, high - low, height, low, color=paler(_UNDECIDED, 0.25))
+        hatched: dict[str, Any] = {"facecolor": "none", "edgecolor": _UNDECIDED, "hatch": "////"}
         ax.barh(row, high - low, height, low, linewidth=0.8, **hatched)
     if floor == 0:
         ax.barh(row, low, height, color=_STABLE)

@@ -25,6 +25,7 @@ from queuetheory_llm.plots.style import (
     framed_axes,
     listed,
     number_text,
+    paler,
     plain_axes,
     renderer_of,
     text_size,
@@ -35,6 +36,7 @@ from queuetheory_llm.stability.region import StabilityRegion, Vertex
 from queuetheory_llm.stability.scheduler_region import RayPoint, SchedulerRegion
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.legend import Legend
 
@@ -248,16 +250,21 @@ def _draw_shape(ax: Axes, shape: Shape) -> Key:
     from matplotlib.patches import Patch, Polygon
 
     colour = PALETTE[shape.rank % len(PALETTE)]
-    fill: dict[str, Any] = {
-        "facecolor": (colour, 0.06 if shape.proved else 0.13),
-        "edgecolor": (colour, 0.55),
-        "hatch": _HATCHES[shape.rank % len(_HATCHES)] if shape.proved else None,
-        "linewidth": 0,
-    }
-    area, key = Polygon(shape.polygon, closed=True, zorder=1.5, label=f"_{shape.label}", **fill), Patch(**fill)
-    for patch in (area, key):
-        patch.set_hatch_linewidth(0.5)
-    ax.add_patch(area)
+    fill: dict[str, Any] = {"facecolor": (colour, 0.06 if shape.proved else 0.13), "linewidth": 0}
+    ax.add_patch(Polygon(shape.polygon, closed=True, zorder=1.5, label=f"_{shape.label}", **fill))
+    keys: list[Artist] = [Patch(**fill)]
+    if shape.proved:
+        # Patches of their own: in SVG the opacity of a face is that of its hatch too.
+        hatch: dict[str, Any] = {"facecolor": "none", "edgecolor": paler(colour), "linewidth": 0}
+        hatch["hatch"] = _HATCHES[shape.rank % len(_HATCHES)]
+        area, key = (
+            Polygon(shape.polygon, closed=True, zorder=1.6, label=f"_{shape.label}, hatch", **hatch),
+            Patch(**hatch),
+        )
+        for patch in (area, key):
+            patch.set_hatch_linewidth(0.5)
+        ax.add_patch(area)
+        keys.append(key)
     segment = len(shape.curve) == 1
     # A segment lies on the decode axis, beneath the margin ray: wide enough to be seen beside it.
     width = 6.0 if segment else 1.3 if shape.proved else 1.5
@@ -266,7 +273,7 @@ def _draw_shape(ax: Axes, shape: Shape) -> Key:
     outline = shape.polygon if segment else shape.curve
     # Unclipped and above the axes' own lines: a piece may run along an axis.
     ax.plot(*outline.T, **style, zorder=3, clip_on=False, label=f"_{shape.label}")
-    return (key, Line2D([], [], **style)), "\n".join(textwrap.wrap(shape.label, 40))
+    return (*keys, Line2D([], [], **style)), "\n".join(textwrap.wrap(shape.label, 40))
 
 
 def _draw_bound(ax: Axes, bound: Sequence[RayPoint]) -> Key:
@@ -345,7 +352,7 @@ def _margin_text(point: OperatingPoint, far: bool) -> str:
         return "on the boundary"
     if point.load > 1:
         return f"load {_digits(float(point.load), 1)}, outside" + (", off the figure" if far else "")
-    return f"margin {_digits(100 * float(point.margin), 100)} %"
+    return f"margin to R {_digits(100 * float(point.margin), 100)} %"
 
 
 def _digits(value: float, limit: float) -> str:

@@ -128,6 +128,14 @@ def plain_axes(ax: Axes) -> None:
     ax.tick_params(labelsize=SMALL)
 
 
+def paler(colour: str, strength: float = 0.55) -> tuple[float, float, float]:
+    """The colour mixed with white, opaque: SVG hatches have no opacity of their own."""
+    from matplotlib.colors import to_rgb
+
+    red, green, blue = (1 - strength * (1 - part) for part in to_rgb(colour))
+    return red, green, blue
+
+
 def number_text(value: float) -> str:
     """A tick label: ``3,000``, ``0.5``."""
     return f"{value:,.6g}"

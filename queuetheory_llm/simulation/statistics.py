@@ -122,9 +122,8 @@ def _drift(run: Run, start: int, end: int) -> Drift:
 def _too_short(run: Run, start: int, end: int) -> str | None:
     batches = int(np.count_nonzero((run.starts >= start) & (run.starts < end)))
     if batches < _LEAST_BATCHES:
-        return (
-            f"the second half of the run holds {batches} batches, a verdict needs {_LEAST_BATCHES}: "
-            "give a longer --horizon"
+        return f"the second half of the run holds {batches} batches, a verdict needs {_LEAST_BATCHES}: " + (
+            "the trace is too short" if run.until is None else "give a longer --horizon"
         )
     lifetime = float(run.durations.mean()) / run.clock.rate * (float(run.requests.decode.mean()) + 1)
     half = run.clock.seconds(end - start)

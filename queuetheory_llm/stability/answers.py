@@ -25,6 +25,7 @@ from queuetheory_llm.stability.region import Membership, StabilityRegion, outer_
 from queuetheory_llm.stability.scheduler_region import (
     RayPoint,
     SchedulerRegion,
+    rays,
     scheduler_region,
     workload_outer_region,
 )
@@ -204,11 +205,12 @@ def stability_region(
         point = OperatingPoint(
             rate=rate, place=outer.membership(rate * workload.mean_prefill, rate * workload.mean_decode)
         )
+    along = () if workload is None else rays(workload)
     for policy in map(to_policy, schedulers if workload is not None else ()):
         assert workload is not None
         try:
             limit = threshold(engine, policy, workload)  # first: its refusal names the request
-            regions.append(scheduler_region(engine, policy, workload))
+            regions.append(scheduler_region(engine, policy, along))
         except InfeasibleRequest as error:
             if not optional:
                 raise
@@ -217,7 +219,7 @@ def stability_region(
         notes.extend(f"{policy.name}: {note}" for note in limit.notes)
         if workload.rate is not None:
             judgements.append((policy.name, limit, limit.judge(workload.rate)))
-    bound = None if workload is None else workload_outer_region(engine, workload)
+    bound = None if workload is None else workload_outer_region(engine, along)
     return RegionAnswer(
         title=title,
         engine=engine,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -61,19 +62,19 @@ class SchedulerRegion:
         }
 
 
-def _rays(workload: Workload) -> list[Workload]:
+def rays(workload: Workload) -> tuple[Workload, ...]:
     """The workload with its prompts held and its decode lengths scaled, one a ray.
 
     Lengths are whole tokens: each ray is that of the means it really has, and rays that coincide are one.
     """
     if workload.mean_prefill == 0:
-        return [workload]
+        return (workload,)
     found: dict[Real, Workload] = {}
     for angle in ANGLES:
         mean = Fraction(float(workload.mean_prefill) * math.tan(math.radians(angle))).limit_denominator(10**6)
         ray = workload.with_mean_decode(mean)
         found.setdefault(ray.mean_decode, ray)
-    return list(found.values())
+    return tuple(found.values())
 
 
 def _point(ray: Workload, rate: Real) -> RayPoint:
@@ -86,15 +87,15 @@ def _point(ray: Workload, rate: Real) -> RayPoint:
     )
 
 
-def scheduler_region(engine: Engine, policy: Policy, workload: Workload) -> SchedulerRegion:
-    """Boundary of the region of ``policy``, prompts of ``workload`` held.
+def scheduler_region(engine: Engine, policy: Policy, along: Sequence[Workload]) -> SchedulerRegion:
+    """Boundary of the region of ``policy`` along `rays` of a workload.
 
     Raises
     ------
     InfeasibleRequest
         If the rule can never run some prompt.
     """
-    found: list[tuple[Workload, Threshold]] = [(ray, threshold(engine, policy, ray)) for ray in _rays(workload)]
+    found: list[tuple[Workload, Threshold]] = [(ray, threshold(engine, policy, ray)) for ray in along]
     exact = all(limit.exact for _, limit in found)
     lows = tuple(_point(ray, limit.low) for ray, limit in found)
     return SchedulerRegion(
@@ -105,7 +106,7 @@ def scheduler_region(engine: Engine, policy: Policy, workload: Workload) -> Sche
     )
 
 
-def workload_outer_region(engine: Engine, workload: Workload) -> tuple[tuple[RayPoint, ...], str]:
+def workload_outer_region(engine: Engine, along: Sequence[Workload]) -> tuple[tuple[RayPoint, ...], str]:
     """The bound of every rule along the same rays, the workload's prompts known to fill one slot each."""
-    found: list[tuple[Workload, RateBound]] = [(ray, workload_bound(engine, ray)) for ray in _rays(workload)]
+    found: list[tuple[Workload, RateBound]] = [(ray, workload_bound(engine, ray)) for ray in along]
     return tuple(_point(ray, bound.requests_per_s) for ray, bound in found), found[-1][1].method

@@ -10,7 +10,7 @@ from queuetheory_llm.schedulers.registry import parse_scheduler
 from queuetheory_llm.stability.capacity import token_capacity
 from queuetheory_llm.stability.classify import properties
 from queuetheory_llm.stability.linear_drift import linear_drift
-from queuetheory_llm.stability.prefill_first import prefill_first_rate
+from queuetheory_llm.stability.prefill_first import stable_rates
 from queuetheory_llm.stability.region import outer_region
 from queuetheory_llm.stability.rounds import round_rate
 from queuetheory_llm.stability.workload_region import constant_prompt_region, random_prompt_bound
@@ -80,7 +80,7 @@ A100 = Engine(batch_time=CODELLAMA, b_max=512)
 @pytest.mark.benchmark(group="thresholds: CodeLlama, 129/112")
 @pytest.mark.parametrize("chunks", [False, True], ids=["vllm-vanilla", "sglang"])
 def test_prefill_first(benchmark, chunks):
-    rate = timed(benchmark, prefill_first_rate.__wrapped__, A100, 129, 112.0, chunks=chunks, rounds=3)
+    rate = timed(benchmark, stable_rates, A100, 129, 112.0, chunks=chunks, rounds=3)
     assert rate > 10
 
 

@@ -15,7 +15,7 @@ from queuetheory_llm.model.lengths import IndependentLengths
 from queuetheory_llm.model.workload import RequestClass, Workload
 from queuetheory_llm.stability.capacity import capacity_notes, token_capacity
 from queuetheory_llm.stability.region import outer_region
-from queuetheory_llm.stability.scheduler_region import scheduler_region, workload_outer_region
+from queuetheory_llm.stability.scheduler_region import rays, scheduler_region, workload_outer_region
 from queuetheory_llm.stability.thresholds import threshold
 from queuetheory_llm.stability.workload_region import (
     constant_prompt_region,
@@ -256,8 +256,8 @@ class TestSchedulerRegions:
         prompts = data.draw(length_laws(longest_prompt(rule, engine), least=1))
         workload = Workload.of(prefill=prompts, decode=2)
         region = outer_region(engine)
-        own = scheduler_region(engine, rule, workload)
-        every, _ = workload_outer_region(engine, workload)
+        own = scheduler_region(engine, rule, rays(workload))
+        every, _ = workload_outer_region(engine, rays(workload))
         assert bool(own.points) != bool(own.inner)
         for mine, most in zip(own.points or own.inner, every, strict=True):
             assert mine.angle == most.angle

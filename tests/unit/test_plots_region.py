@@ -215,11 +215,11 @@ def test_the_operating_point_and_its_ray(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("triangle", "margin 13.5 %"),
+        ("triangle", "margin to R to R 13.5 %"),
         ("vertex C", "on the boundary"),
         ("outside", "load 1.07, outside"),
         ("far outside", "load 10.7, outside, off the figure"),
-        ("nearly idle", "margin 99.99 %"),
+        ("nearly idle", "margin to R 99.99 %"),
         ("barely outside", "load 1.0001, outside"),
     ],
 )
