@@ -133,8 +133,7 @@ def _draw_row(ax: Axes, row: int, limit: Threshold, floor: float) -> None:
     low, high = max(float(limit.low), floor), float(limit.high)
     height = 0.56
     if not limit.exact:
-        ax.barh(row, high - low, height, low, color=paler(_UNDECIDED, 0.25))
-        hatched: dict[str, Any] = {"facecolor": "none", "edgecolor": _UNDECIDED, "hatch": "////"}
+        hatched: dict[str, Any] = {"facecolor": paler(_UNDECIDED, 0.25), "edgecolor": _UNDECIDED, "hatch": "////"}
         ax.barh(row, high - low, height, low, linewidth=0.8, **hatched)
     if floor == 0:
         ax.barh(row, low, height, color=_STABLE)

@@ -215,7 +215,7 @@ def test_the_operating_point_and_its_ray(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("triangle", "margin to R to R 13.5 %"),
+        ("triangle", "margin to R 13.5 %"),
         ("vertex C", "on the boundary"),
         ("outside", "load 1.07, outside"),
         ("far outside", "load 10.7, outside, off the figure"),
@@ -261,14 +261,25 @@ def test_shapes_carry_the_points_of_their_schedulers(name: str) -> None:
             drawn = np.asarray(line(ax, shape.label).get_xydata())
             for point in known:
                 assert np.abs(drawn - [point.prefill, point.decode]).max(axis=1).min() <= 1e-5 * drawn.max()
-        assert (patch(ax, shape.label).get_hatch() is not None) == shape.proved
+        hatched = [each.get_label() for each in ax.patches if each.get_hatch()]
+        assert (f"_{shape.label}, hatch" in hatched) == shape.proved
 
 
 def test_shapes_are_drawn_the_largest_first() -> None:
     shapes = nested_shapes(answer("many schedulers").schedulers)
     assert [shape.area for shape in shapes] == sorted((shape.area for shape in shapes), reverse=True)
-    drawn = [each.get_label() for each in picture("many schedulers").patches]
+    drawn = [each.get_label() for each in picture("many schedulers").patches if not each.get_hatch()]
     assert drawn == ["_R", *(f"_{shape.label}" for shape in shapes)]
+
+
+def test_hatches_show_in_svg() -> None:
+    """An opacity on the face of a hatched patch would fade its hatch with it."""
+    drawn = [each for name in CASES for each in picture(name).patches if each.get_hatch()]
+    drawn += [each for each in draw_capacity(capacities(BARS)).patches if each.get_hatch()]
+    assert drawn
+    for each in drawn:
+        assert each.get_facecolor()[3] in (0, 1)
+        assert each.get_edgecolor()[3] == 1
 
 
 def test_every_shape_has_a_colour_and_a_line_of_its_own() -> None:
