@@ -118,7 +118,8 @@ def _print_point(point: OperatingPoint) -> None:
     where = {True: "inside", False: "outside"}[point.load < 1] if point.load != 1 else "on the boundary of"
     print(
         f"operating point: {number(point.rate)} requests/s = {number(point.prefill)} prefill + {number(point.decode)} "
-        f"decode tokens/s, {where} the outer region: load {number(point.load, 5)}, margin {number(point.margin, 4)}"
+        f"decode tokens/s, {where} the outer region R: load {number(point.load, 5)}, "
+        f"margin to R {number(point.margin, 4)}"
     )
     shares = ", ".join(
         f"{float(weight):.4g} x {vertex.label} ({vertex.batch.prefill}, {vertex.batch.decode})"

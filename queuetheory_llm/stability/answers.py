@@ -320,6 +320,9 @@ def capacity(
 ) -> CapacityAnswer:
     """The largest stable requests/s of each scheduler on one engine or on several behind a dispatcher.
 
+    Several engines are dispatched to at random, equally, unless ``dispatch`` ("random", "token-queue") and ``split``
+    say otherwise.
+
     Examples
     --------
     >>> from queuetheory_llm.files.model_file import load_model
@@ -332,18 +335,13 @@ def capacity(
     InfeasibleRequest
         If a scheduler can never run some prompt.
     InvalidInput
-        If several engines come without a dispatch rule, or the split does not fit them.
+        If there is no engine, the dispatch rule is unknown, or the split does not fit the engines.
     """
     machines = (engines,) if isinstance(engines, Engine) else tuple(engines)
     policies = [to_policy(rule) for rule in schedulers]
     notes = dict.fromkeys(note for engine in machines for note in (*capacity_notes(engine), *memory_notes(engine)))
     single = len(machines) == 1
-    results = [
-        threshold(machines[0], policy, workload)
-        if single and split is None
-        else parallel_threshold(machines, policy, workload, dispatch or "random", split=split)
-        for policy in policies
-    ]
+    results = [parallel_threshold(machines, policy, workload, dispatch or "random", split=split) for policy in policies]
     levers = [_levers(machines[0], policy, workload) if single else () for policy in policies]
     return CapacityAnswer(
         title=title,

@@ -48,17 +48,20 @@ def parallel_threshold(
     InvalidInput
         Unknown dispatch rule, or a split that does not fit the engines.
     """
+    if not engines:
+        raise InvalidInput("engines: none given; a system has at least one")
     if dispatch not in DISPATCH_RULES:
         raise InvalidInput(f"--dispatch: {dispatch!r} is not a dispatch rule; known: {', '.join(DISPATCH_RULES)}")
     if split is not None and dispatch != "random":
         raise InvalidInput("--split: only the random dispatch has a split; drop it or use --dispatch random")
-    if len(engines) == 1:
-        return threshold(engines[0], policy, workload)
-    if dispatch == "random":
-        shares = _shares(len(engines), split)
-        return _random_split([threshold(engine, policy, workload) for engine in engines], shares)
-    # What arrives at an engine now depends on the queues, and what is leveled is tokens.
-    return _pooled([threshold(engine, policy, workload, token_certificate=True) for engine in engines])
+    # Under the token queue what arrives at an engine depends on the queues, and what is leveled is tokens.
+    leveled = dispatch == "token-queue" and len(engines) > 1
+    own = {each: threshold(each, policy, workload, token_certificate=leveled) for each in dict.fromkeys(engines)}
+    parts = [own[engine] for engine in engines]
+    if leveled:
+        return _pooled(parts)
+    shares = _shares(len(engines), split)
+    return parts[0] if len(parts) == 1 else _random_split(parts, shares)
 
 
 def _shares(count: int, split: Sequence[Fraction] | None) -> tuple[Fraction, ...]:

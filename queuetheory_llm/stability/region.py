@@ -70,12 +70,16 @@ class Membership:
     line : (Fraction, Fraction, Fraction)
         (p, d, bound): every batch serves at most ``bound`` of p*prefill + d*decode tokens per second, and the point
         presses on it hardest. It separates a point outside.
+    exact : bool
+        Whether the point was given by rational numbers; a float is taken at its value, and then nothing printed of
+        the load or the weights as a fraction.
     """
 
     point: Point
     load: Fraction
     weights: tuple[tuple[Vertex, Fraction], ...]
     line: tuple[Fraction, Fraction, Fraction]
+    exact: bool = True
 
     @property
     def inside(self) -> bool:
@@ -90,13 +94,18 @@ class Membership:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON."""
         p, d, bound = self.line
+        share: Callable[[Fraction], str | float] = str if self.exact else float
         return {
             "inside": self.inside,
             "load": float(self.load),
-            "load_exact": str(self.load),
+            "load_exact": str(self.load) if self.exact else None,
             "margin": float(1 - self.load),
             "weights": [
-                {"batch": vertex.batch.to_dict(), "label": vertex.label, "weight": str(weight)}
+                {
+                    "batch": vertex.batch.to_dict(),
+                    "label": vertex.label,
+                    "weight": share(weight),
+                }
                 for vertex, weight in self.weights
             ],
             "line": {"prefill": str(p), "decode": str(d), "bound": str(bound)},
@@ -155,6 +164,7 @@ class StabilityRegion(Result):
             If the region has no extent in the direction of the point.
         """
         point = to_fraction(prefill), to_fraction(decode)
+        exact = not (isinstance(prefill, float) or isinstance(decode, float))
         if min(point) < 0:
             raise InvalidInput(f"token rates: {float(min(point)):g} is negative; a rate is at least 0")
         if not any(point):
@@ -172,6 +182,7 @@ class StabilityRegion(Result):
             load=load,
             weights=tuple((self.corner(index), weight) for index, weight in shares.items()),
             line=(face.prefill, face.decode, face.bound),
+            exact=exact,
         )
 
     def request_rate(self, mean_prefill: Number, mean_decode: Number) -> Fraction:

@@ -186,7 +186,7 @@ class TestText:
             "codellama-34b-a100: staircase c = 11.28 ms, a = 35.47 ms, b0 = 128; b_max 512, no k_max",
             "capacity C = 3342.909 tokens/s, by batches of 512 tokens",
             "operating point: 12 requests/s = 1548 prefill + 1344 decode tokens/s, inside the outer region",
-            "load 0.86511, margin 0.1349",
+            "load 0.86511, margin to R 0.1349",
             "sarathi",
             "STABLE",
             "10.4973",
@@ -206,9 +206,9 @@ class TestText:
     @pytest.mark.parametrize(
         ("rate", "words"),
         [
-            ("400/187", "on the boundary of the outer region: load 1, margin 0"),
-            ("3", "outside the outer region: load 1.4025"),
-            ("1", "inside the outer region: load 0.4675"),
+            ("400/187", "on the boundary of the outer region R: load 1, margin to R 0"),
+            ("3", "outside the outer region R: load 1.4025"),
+            ("1", "inside the outer region R: load 0.4675"),
         ],
     )
     def test_where_the_point_lies(self, vertex_c, capsys, rate, words):
