@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,10 +49,10 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, title:
         table.add_column(header, justify="right" if numeric else "left", overflow="fold")
     for row in body:
         table.add_row(*(Text(cell) for cell in row))
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    with console.capture() as drawn:  # rich itself would exit with 1 when the reader of our output leaves
-        console.print(table)
-    sys.stdout.write(drawn.get())
+    terminal = sys.stdout.isatty()
+    drawn = io.StringIO()  # writing itself, rich would exit with 1 when the reader of our output leaves
+    Console(file=drawn, force_terminal=terminal, width=None if terminal else 120, highlight=False).print(table)
+    sys.stdout.write(drawn.getvalue())
 
 
 def print_written(path: str | Path) -> None:
