@@ -197,11 +197,14 @@ def _trace_plan(engine: Engine, trace: Trace, horizon: Fraction | None, asked: F
 @contextmanager
 def _progress_bar(title: str) -> Iterator[Progress]:
     """A bar on stderr, from the moment the run proves to be long; none where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
     from rich.console import Console
     from rich.progress import Progress as Bar
 
     began = time.monotonic()
-    with Bar(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+    with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=1.0, visible=False)
 
         def report(share: float) -> None:
