@@ -96,22 +96,15 @@ def explored_form(scheduler: Scheduler) -> Scheduler:
     """
     if not isinstance(scheduler, Policy):
         return scheduler
-    constants = sorted({own for own in (scheduler.target, scheduler.threshold) if own is not None})
-    small = {own: 2 + rank for rank, own in enumerate(constants)}
-    changes = {
-        field: small[own]
-        for field, own in (("target", scheduler.target), ("threshold", scheduler.threshold))
-        if own is not None
-    }
-    if not changes:
-        return scheduler
-    plain = scheduler.name.partition("+")[0]
-    return attrs.evolve(
-        scheduler,
-        name=plain + "".join(f"+{field}={value}" for field, value in changes.items()),
-        target=changes.get("target"),
-        threshold=changes.get("threshold"),
-    )
+    own = {"target": scheduler.target, "threshold": scheduler.threshold}
+    small = {value: 2 + rank for rank, value in enumerate(sorted({v for v in own.values() if v is not None}))}
+    name = scheduler.name
+    for field, value in own.items():
+        if value is not None:
+            flag = f"+{field}={value}"
+            name = name.replace(flag, "") + f"+{field}={small[value]}"
+    target, threshold = (None if value is None else small[value] for value in own.values())
+    return attrs.evolve(scheduler, name=name, target=target, threshold=threshold)
 
 
 def grids(scheduler: Scheduler) -> Iterator[tuple[int, tuple[Left, ...]]]:

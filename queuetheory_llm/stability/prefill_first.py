@@ -57,7 +57,7 @@ class PrefillFirst:
     def decode_rate(self, rate: float) -> float:
         """r(rate): decode tokens per second left by prompts at ``rate`` requests/s, decodes always waiting.
 
-        The number of states is doubled until r moves by less than 1e-10 of its value without prompts.
+        The number of states is doubled until r moves by less than 1e-9 of its value without prompts.
 
         Raises
         ------
