@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuetheory_llm.errors import InvalidInput
-
-_MOST_TOKENS = 2**31 - 1  # no batch is larger; beyond 63 bits there would be no array of them
+from queuetheory_llm.exact.numbers import MOST
 
 
 @attrs.frozen(kw_only=True)
@@ -63,8 +62,8 @@ class Profile:
         for before, after in pairwise(self.tokens):
             if after <= before:
                 return f"tokens: {after} after {before}; list each count once, in increasing order"
-        if self.tokens[-1] > _MOST_TOKENS:
-            return f"tokens: {self.tokens[-1]} is above {_MOST_TOKENS}; mend or drop the row"
+        if self.tokens[-1] > MOST:
+            return f"tokens: {self.tokens[-1]} is above {MOST}; mend or drop the row"
         for count, time in zip(self.tokens, self.seconds, strict=True):
             if time <= 0:
                 return f"seconds: {float(time):g} s at {count} tokens is not positive; drop that point"

@@ -9,9 +9,10 @@ import attrs
 import numpy as np
 
 from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.exact.numbers import MOST
 from queuetheory_llm.files.traces.format import Parser, RowFormat, Rows
 from queuetheory_llm.files.traces.lines import Block
-from queuetheory_llm.files.traces.numbers import MOST_DIGITS, MOST_TOKENS, Time, read_count, read_seconds
+from queuetheory_llm.files.traces.numbers import MOST_DIGITS, Time, read_count, read_seconds
 from queuetheory_llm.model.lengths import Counts
 
 Column = Sequence[bytes]
@@ -125,7 +126,7 @@ class _CsvParser:
 
 def _plain_counts(column: Column) -> Counts:
     counts = np.array(plain_integers(column), dtype=np.int64)
-    if counts.max() > MOST_TOKENS:
+    if counts.max() > MOST:
         raise _Irregular
     return counts
 

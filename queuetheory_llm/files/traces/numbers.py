@@ -11,11 +11,10 @@ from decimal import Decimal
 from fractions import Fraction
 
 from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.exact.numbers import to_fraction
+from queuetheory_llm.exact.numbers import MOST, to_fraction
 
 Time = tuple[int, int]
 
-MOST_TOKENS = 2**31 - 1  # sums over 2^32 requests still fit 64 bits
 MOST_DIGITS = 30
 _LONGEST = 60  # characters of a number; exact arithmetic on hundreds of thousands of digits takes minutes
 _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -52,7 +51,7 @@ def read_count(value: object, name: str) -> int:
     number = read_number(value, name)
     if number.denominator != 1:
         raise InvalidInput(f"{name}: {_short(value)} is not a whole number of tokens")
-    if not 0 <= number <= MOST_TOKENS:
+    if not 0 <= number <= MOST:
         what = "is negative" if number < 0 else "is above 2147483647"
         raise InvalidInput(f"{name}: {_short(value)} {what}; it counts tokens")
     return number.numerator
