@@ -41,7 +41,7 @@ from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Policy
 from queuetheory_llm.simulation.judge import Simulation, simulate_trace
 from queuetheory_llm.simulation.judge import simulate as simulate_workload
-from queuetheory_llm.simulation.reference import Progress, Run
+from queuetheory_llm.simulation.run import Progress, Run
 
 _QUIET_SECONDS = 2.0  # a run shorter than this shows no progress bar
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from queuetheory_llm.plots.style import (
     EDGE,
     GREY,
@@ -22,14 +20,12 @@ from queuetheory_llm.plots.style import (
     renderer_of,
 )
 from queuetheory_llm.simulation.judge import Simulation
-from queuetheory_llm.simulation.reference import Run
-from queuetheory_llm.simulation.requests import Ticks
+from queuetheory_llm.simulation.run import Run
 from queuetheory_llm.simulation.statistics import Drift, second_half
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_BINS = 1000  # of each, four points are drawn at most
 _ROOM = 2.0  # how far above the backlog the interval of the drift may stretch the axis
 _BACKLOG, _DRIFT = PALETTE[0], PALETTE[1]
 
@@ -46,7 +42,7 @@ def render_simulation(simulation: Simulation, format: str) -> bytes:
 
 
 def draw_simulation(simulation: Simulation, ax: Axes | None = None) -> Axes:
-    """The token backlog at batch boundaries, and the measured drift over the second half with its 99 % interval.
+    """The token backlog over the span of arrivals, and the measured drift over the second half with its 99 % interval.
 
     Parameters
     ----------
@@ -67,13 +63,10 @@ def draw_simulation(simulation: Simulation, ax: Axes | None = None) -> Axes:
     else:
         ax.set_title(_title(simulation), fontsize=TITLE, color=INK, loc="left")
     run = simulation.run
-    ticks = boundaries(run)
-    level = run.backlog(ticks)
-    shown = decimate(ticks, level, _BINS)
-    seconds = ticks / run.clock.rate
+    level = run.series.backlog
     ax.plot(
-        seconds[shown],
-        level[shown],
+        run.series.ticks / run.clock.rate,
+        level,
         drawstyle="steps-post",
         color=_BACKLOG,
         linewidth=0.8,
@@ -82,7 +75,7 @@ def draw_simulation(simulation: Simulation, ax: Axes | None = None) -> Axes:
     top = max(1.0, float(level.max()))
     if simulation.measured.drift is not None:
         top = max(top, min(_ROOM * top, _draw_drift(ax, run, simulation.measured.drift)))
-    ax.set_xlim(0, max(float(seconds[-1]), 1 / run.clock.rate))
+    ax.set_xlim(0, run.clock.seconds(max(int(run.series.ticks[-1]), 1)))
     ax.set_ylim(0, 1.25 * top)  # the legend stands above the curve
     plain_axes(ax)
     for axis in (ax.xaxis, ax.yaxis):
@@ -104,40 +97,10 @@ def _make_room(ax: Axes) -> None:
         ax.set_position((place.x0 + missing, place.y0, place.width - missing, place.height))
 
 
-def boundaries(run: Run) -> Ticks:
-    """Ticks at which the backlog that a rule sees changes: starts and ends of batches, and both ends of the run."""
-    return np.unique(np.concatenate([[0, run.end], run.starts, run.ends]))
-
-
-def decimate(ticks: Ticks, level: Ticks, bins: int) -> Ticks:
-    """Indices of the points to draw: first, last, lowest and highest of each of ``bins`` equal times.
-
-    At the width of a bin the curve through them covers what the whole curve covers; nothing is averaged.
-
-    Parameters
-    ----------
-    ticks, level : int64 arrays of shape (n,)
-        Times, increasing, and values.
-    bins : int
-
-    Returns
-    -------
-    int64 array of at most 4 * bins indices, increasing; all of them when there are no more than that.
-    """
-    if ticks.size <= 4 * bins:
-        return np.arange(ticks.size)
-    edges = np.linspace(ticks[0], ticks[-1], bins, endpoint=False)
-    place = np.searchsorted(edges, ticks, side="right")
-    begins = np.flatnonzero(np.diff(place, prepend=0))
-    ends = np.append(begins[1:], ticks.size) - 1
-    by_level = np.lexsort((level, place))  # bins stay where they are, the values of each in order
-    return np.unique(np.concatenate([begins, ends, by_level[begins], by_level[ends]]))
-
-
 def _draw_drift(ax: Axes, run: Run, drift: Drift) -> float:
     """The drift as a line from the backlog at the middle, its interval as a wedge; the highest point of both."""
     begin, end = (run.clock.seconds(tick) for tick in second_half(run))
-    start = float(run.backlog(np.array(second_half(run)[:1]))[0])
+    start = float(run.series.since(second_half(run)[0]).backlog[0])
     low, mean, high = (start + slope * (end - begin) for slope in (drift.low, drift.mean, drift.high))
     ax.fill_between(
         [begin, end], [start, low], [start, high], color=_DRIFT, alpha=0.22, linewidth=0, label="99 % interval"

@@ -12,106 +12,19 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterator
 from numbers import Integral
 from typing import Any
 
-import attrs
 import numpy as np
 
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.schedulers.policy import Batch, Policy, Scheduler, View
 from queuetheory_llm.simulation.clock import LAST_TICK, BatchTicks, Clock
-from queuetheory_llm.simulation.requests import Requests, Ticks, read_only
+from queuetheory_llm.simulation.requests import Requests, Ticks
+from queuetheory_llm.simulation.run import NEVER, BatchLog, Progress, Run, Series, watched
 
-#: Told the share of the run that is done, in [0, 1].
-Progress = Callable[[float], None]
-
-NEVER = -1
 _REPORT_EVERY = 1024  # batches between two reports of progress
-
-
-@attrs.frozen(kw_only=True, eq=False)
-class Run:
-    """What happened, on the ticks of ``clock``; every array is read-only.
-
-    Attributes
-    ----------
-    requests : Requests
-        Those that arrived, n of them.
-    until : int or None
-        No batch starts at or after this tick; None when the run went on until every request was finished.
-    starts, durations, tokens : int64 arrays of shape (batches,)
-        Start and length of each batch in ticks, tokens in it.
-    first_decode : int64 array of shape (n,)
-        Tick at the end of the batch with the request's first decode token; `NEVER` if there was none.
-    last_prefill : int64 array of shape (n,)
-        Tick at the end of the batch with its last prompt token; `NEVER` if there was none.
-    finish : int64 array of shape (n,)
-        Tick at which its last token was credited; `NEVER` if unfinished.
-    batches : tuple of Batch or None
-        What was in each batch, when a log was asked for.
-    """
-
-    clock: Clock
-    requests: Requests
-    until: int | None
-    starts: Ticks = attrs.field(converter=read_only)
-    durations: Ticks = attrs.field(converter=read_only)
-    tokens: Ticks = attrs.field(converter=read_only)
-    first_decode: Ticks = attrs.field(converter=read_only)
-    last_prefill: Ticks = attrs.field(converter=read_only)
-    finish: Ticks = attrs.field(converter=read_only)
-    batches: tuple[Batch, ...] | None = None
-
-    @property
-    def ends(self) -> Ticks:
-        """Ticks of the batch boundaries after crediting, shape (batches,)."""
-        return self.starts + self.durations
-
-    @property
-    def end(self) -> int:
-        """Last tick of the run: the end of the last batch, or ``until`` if that is later."""
-        last = int(self.ends[-1]) if self.ends.size else 0
-        return max(last, self.until or 0)
-
-    @property
-    def finished(self) -> int:
-        """Number of finished requests."""
-        return int(np.count_nonzero(self.finish != NEVER))
-
-    def backlog(self, ticks: Ticks) -> Ticks:
-        """Tokens that have arrived and are not credited, at each of ``ticks``; same shape.
-
-        Arrivals at the tick count, and so do the credits of a batch that ends there.
-        """
-        arrived = np.concatenate([[0], np.cumsum(self.requests.work)])
-        served = np.concatenate([[0], np.cumsum(self.tokens)])
-        come = np.searchsorted(self.requests.arrival, ticks, side="right")
-        done = np.searchsorted(self.ends, ticks, side="right")
-        return np.asarray(arrived[come] - served[done], dtype=np.int64)
-
-    def backlog_slope(self, end: int, start: int | None = None) -> float:
-        """(backlog(end) - backlog(start))/(end - start) in tokens/s; ``start`` is half of ``end`` unless given."""
-        begin = end // 2 if start is None else start
-        before, after = self.backlog(np.array([begin, end]))
-        return float(after - before) / self.clock.seconds(end - begin)
-
-    def log_lines(self) -> Iterator[dict[str, Any]]:
-        """One object a batch: start and seconds, tokens, prefill [[request, tokens], ...], decode [request, ...]."""
-        if self.batches is None:
-            raise InvalidInput("batch log: the run kept none; run it with log=True")
-        for start, duration, tokens, batch in zip(
-            self.starts.tolist(), self.durations.tolist(), self.tokens.tolist(), self.batches, strict=True
-        ):
-            yield {
-                "start": self.clock.seconds(start),
-                "seconds": self.clock.seconds(duration),
-                "tokens": tokens,
-                "prefill": [list(part) for part in batch.prefill],
-                "decode": list(batch.decode),
-            }
 
 
 def run(
@@ -122,6 +35,7 @@ def run(
     *,
     until: int | None = None,
     log: bool = False,
+    watch: Ticks | None = None,
     progress: Progress | None = None,
 ) -> Run:
     """Run one engine under one rule.
@@ -137,6 +51,8 @@ def run(
         Start no batch at or after this tick; without it the run ends when every request is finished.
     log : bool
         Keep the contents of every batch.
+    watch : int64 array, optional
+        Increasing ticks of the time series; by default `watched`.
     progress : callable, optional
         Called now and then with the share of the run that is done.
 
@@ -150,10 +66,11 @@ def run(
     requests.require_feasible(scheduler, engine)
     state = _State(engine, scheduler, requests)
     duration = BatchTicks(engine.batch_time, clock)
-    record = _Record(log)
+    record = _Record(watched(requests, until) if watch is None else watch, log)
     now = 0
     while state.advance(now):
         if not state.present:
+            record.watch(state, now, state.next_arrival)
             now = state.next_arrival
             continue
         if until is not None and now >= until:
@@ -164,16 +81,18 @@ def run(
                 _check_form(batch)
             tokens = state.check(batch)
         except _Broken as broken:
-            raise state.refusal(len(record.tokens), clock.seconds(now), broken) from None
+            raise state.refusal(record.batches, clock.seconds(now), broken) from None
         end = now + duration[tokens]
         if end > LAST_TICK:
             raise clock.overflow()
-        state.credit(batch, end)
+        record.watch(state, now, end)
+        state.credit(batch, now, end)
         record.add(now, end - now, tokens, batch)
-        if progress is not None and len(record.tokens) % _REPORT_EVERY == 0:
-            progress(end / until if until else record.served / state.total)
+        if progress is not None and record.batches % _REPORT_EVERY == 0:
+            progress(end / until if until else record.tokens / state.total)
         now = end
-    return Run(clock=clock, requests=requests, until=until, **record.arrays(), **state.arrays())
+    record.watch(state, now, None)
+    return Run(clock=clock, requests=requests, until=until, **record.results(requests), **state.arrays())
 
 
 class _Broken(Exception):
@@ -183,27 +102,38 @@ class _Broken(Exception):
 class _Record:
     """The batches so far."""
 
-    def __init__(self, log: bool) -> None:
-        self.starts: list[int] = []
-        self.durations: list[int] = []
-        self.tokens: list[int] = []
-        self.served = 0
-        self.batches: list[Batch] | None = [] if log else None
+    def __init__(self, ticks: Ticks, log: bool) -> None:
+        self.ticks: list[int] = ticks.tolist()
+        self.seen: list[tuple[int, ...]] = []
+        self.batches = self.tokens = self.busy = self.last = 0
+        self.log: list[tuple[int, int, Batch]] | None = [] if log else None
+
+    def watch(self, state: _State, now: int, before: int | None) -> None:
+        """Note the state that lasts from the boundary ``now`` until ``before``, with a batch if any is present."""
+        while len(self.seen) < len(self.ticks) and (before is None or self.ticks[len(self.seen)] < before):
+            tick = self.ticks[len(self.seen)]
+            running = before is not None and state.present
+            busy = self.busy + (tick - now if running else 0)
+            self.seen.append((self.tokens, state.started, len(state.decoding), self.batches, busy))
 
     def add(self, start: int, duration: int, tokens: int, batch: Batch) -> None:
-        self.starts.append(start)
-        self.durations.append(duration)
-        self.tokens.append(tokens)
-        self.served += tokens
-        if self.batches is not None:  # a rule may use its lists again
-            self.batches.append(Batch(list(batch.prefill), list(batch.decode)))
+        self.batches += 1
+        self.tokens += tokens
+        self.busy += duration
+        self.last = start + duration
+        if self.log is not None:  # a rule may use its lists again
+            self.log.append((start, duration, Batch(list(batch.prefill), list(batch.decode))))
 
-    def arrays(self) -> dict[str, Any]:
+    def results(self, requests: Requests) -> dict[str, Any]:
+        seen = np.array(self.seen, dtype=np.int64).reshape(-1, 5).T
+        starts, durations, batches = zip(*self.log, strict=True) if self.log else ((), (), ())
         return {
-            "starts": self.starts,
-            "durations": self.durations,
+            "series": Series.of(requests, np.array(self.ticks, dtype=np.int64), seen),
+            "batches": self.batches,
             "tokens": self.tokens,
-            "batches": None if self.batches is None else tuple(self.batches),
+            "busy": self.busy,
+            "last": self.last,
+            "log": None if self.log is None else BatchLog.of(starts, durations, batches),
         }
 
 
@@ -227,8 +157,11 @@ class _State:
         self.waiting: deque[int] = deque()
         self.running: list[int] = []
         self.undecoded: set[int] = set()  # past the prompt, without a decode token yet
-        never = [NEVER] * len(self.arrival)
-        self.first_decode, self.last_prefill, self.finish = never, never.copy(), never.copy()
+        self.started = 0
+        self.begin, self.first_decode, self.last_prefill, self.last_decode, self.finish = (
+            [NEVER] * len(self.arrival) for _ in range(5)
+        )
+        self.longest_gap = [0] * len(self.arrival)
         self.b_max = engine.b_max
         self.k_max = engine.b_max if engine.k_max is None else engine.k_max
         self.view = View(
@@ -308,10 +241,10 @@ class _State:
         state = f"prefilling {_some(self.prefilling)}, decoding {_some(self.decoding)}, running {_some(self.running)}"
         return InvalidInput(f"scheduler {self.name}: batch {index} at {seconds:g} s: {broken}; state: {state}")
 
-    def credit(self, batch: Batch, end: int) -> None:
-        """Credit the tokens of a batch that ends at ``end``."""
+    def credit(self, batch: Batch, start: int, end: int) -> None:
+        """Credit the tokens of a batch that lasts from ``start`` to ``end``."""
         served_first = self._first_decodes(batch, end) if self.undecoded else []
-        finished = self._credit_decode(batch.decode)
+        finished = self._credit_decode(batch.decode, end)
         for request, tokens in batch.prefill:
             if self.prefill_left[request] == self.prompt[request]:
                 served_first.append(request)
@@ -319,28 +252,36 @@ class _State:
             if not self.prefill_left[request]:
                 self._end_prompt(request, end, finished)
         if served_first:
-            served_first.sort()  # one batch admits them all: those that arrived first come first
-            self.running.extend(served_first)
-            for request in served_first:
-                _leave(self.waiting, request)
+            self._seat(sorted(served_first), start)  # one batch admits them all: those that arrived first come first
         for request in finished:
             self.running.remove(request)
             self.finish[request] = end
+
+    def _seat(self, requests: list[int], start: int) -> None:
+        self.running.extend(requests)
+        self.started += len(requests)
+        for request in requests:
+            self.begin[request] = start
+            _leave(self.waiting, request)
 
     def _first_decodes(self, batch: Batch, end: int) -> list[int]:
         """Note the first decode tokens; returns the requests without a prompt, which are served for the first time."""
         hit = self.undecoded.intersection(batch.decode)
         self.undecoded -= hit
         for request in hit:
-            self.first_decode[request] = end
+            self.first_decode[request] = self.last_decode[request] = end
         return [request for request in hit if not self.prompt[request]]
 
-    def _credit_decode(self, served: list[int]) -> list[int]:
+    def _credit_decode(self, served: list[int], end: int) -> list[int]:
         """Credit one token each; returns the requests this finishes."""
-        left = self.decode_left
+        left, last, longest = self.decode_left, self.last_decode, self.longest_gap
         finished = []
         for request in served:
             left[request] -= 1
+            gap = end - last[request]
+            if gap > longest[request]:
+                longest[request] = gap
+            last[request] = end
             if not left[request]:
                 finished.append(request)
         for request in finished:
@@ -358,9 +299,11 @@ class _State:
 
     def arrays(self) -> dict[str, Any]:
         return {
+            "begin": self.begin,
             "first_decode": self.first_decode,
             "last_prefill": self.last_prefill,
             "finish": self.finish,
+            "longest_gap": self.longest_gap,
         }
 
 

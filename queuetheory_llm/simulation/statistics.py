@@ -26,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.simulation.reference import NEVER, Run
+from queuetheory_llm.simulation.clock import Clock
 from queuetheory_llm.simulation.requests import Ticks
+from queuetheory_llm.simulation.run import INTERVALS, NEVER, Run, Series, span
 from queuetheory_llm.verdict import Verdict
 
 Floats = NDArray[np.float64]
@@ -78,7 +79,7 @@ class Measured:
 
 def second_half(run: Run) -> tuple[int, int]:
     """Ticks between which the drift is measured: the middle and the end of the span of arrivals."""
-    first, last = _span(run)
+    first, last = span(run.requests, run.until)
     return (first + last) // 2, last
 
 
@@ -87,47 +88,40 @@ def measure(run: Run) -> Measured:
 
     The span of arrivals is [0, until), or from the first to the last arrival for a run without ``until``.
     """
-    middle, last = second_half(run)
-    if not run.tokens.size or last - middle < RETURN_WINDOWS:
+    if not run.batches or run.series.ticks.size <= INTERVALS:
         return Measured(
             verdict=Verdict.UNDECIDED, drift=None, reason="all requests arrive at one instant: there is no drift"
         )
-    drift = _drift(run, middle, last)
-    doubt = _too_short(run, middle, last)
+    half = run.series.since(second_half(run)[0])
+    drift = _drift(half, run.clock)
+    doubt = _too_short(run, half)
     if doubt:
         return Measured(verdict=Verdict.UNDECIDED, drift=drift, reason=doubt)
-    return _decide(drift, _return_score(run, middle, last), run.clock.seconds(2 * (last - middle)))
+    return _decide(drift, _return_score(run, half), 2 * run.clock.seconds(half.span))
 
 
-def _span(run: Run) -> tuple[int, int]:
-    if run.until is not None:
-        return 0, run.until
-    arrival = run.requests.arrival
-    return (int(arrival[0]), int(arrival[-1])) if arrival.size else (0, 0)
-
-
-def _edges(start: int, end: int, windows: int) -> Ticks:
-    return np.array([start + (end - start) * index // windows for index in range(windows + 1)], dtype=np.int64)
-
-
-def _drift(run: Run, start: int, end: int) -> Drift:
+def _drift(half: Series, clock: Clock) -> Drift:
     """Mean increment per second; the windows are taken as independent, which is safe where increments anticorrelate."""
-    increments = np.diff(run.backlog(_edges(start, end, DRIFT_WINDOWS)))
-    window = run.clock.seconds(end - start) / DRIFT_WINDOWS
+    increments = np.diff(_levels(half, DRIFT_WINDOWS))
+    window = clock.seconds(half.span) / DRIFT_WINDOWS
     mean = float(increments.mean()) / window
-    half = _T_99 * float(increments.std(ddof=1)) / math.sqrt(DRIFT_WINDOWS) / window
-    return Drift(mean=mean, low=mean - half, high=mean + half)
+    reach = _T_99 * float(increments.std(ddof=1)) / math.sqrt(DRIFT_WINDOWS) / window
+    return Drift(mean=mean, low=mean - reach, high=mean + reach)
 
 
-def _too_short(run: Run, start: int, end: int) -> str | None:
-    batches = int(np.count_nonzero((run.starts >= start) & (run.starts < end)))
+def _levels(half: Series, windows: int) -> Ticks:
+    """Backlog at the edges of equal windows."""
+    return half.backlog[:: (half.ticks.size - 1) // windows]
+
+
+def _too_short(run: Run, half: Series) -> str | None:
+    batches = int(half.batches[-1] - half.batches[0])
     if batches < _LEAST_BATCHES:
         return f"the second half of the run holds {batches} batches, a verdict needs {_LEAST_BATCHES}: " + (
             "the trace is too short" if run.until is None else "give a longer --horizon"
         )
-    lifetime = float(run.durations.mean()) / run.clock.rate * (float(run.requests.decode.mean()) + 1)
-    half = run.clock.seconds(end - start)
-    if half < LIFETIMES * lifetime:
+    lifetime = run.mean_batch / run.clock.rate * (float(run.requests.decode.mean()) + 1)
+    if run.clock.seconds(half.span) < LIFETIMES * lifetime:
         return (
             f"a request that never waits stays about {lifetime:.3g} s, so the run may still be filling up: "
             f"give a --horizon above {2 * LIFETIMES * lifetime:.3g} s"
@@ -135,11 +129,12 @@ def _too_short(run: Run, start: int, end: int) -> str | None:
     return None
 
 
-def _return_score(run: Run, start: int, end: int) -> float:
+def _return_score(run: Run, half: Series) -> float:
     """Mean increment from above the median over its standard error; -inf when the backlog plainly stays."""
-    if _idle_share(run, start, end) >= 0.5 or _hardly_moves(run, start, end):
+    idle = 1 - float(half.busy[-1] - half.busy[0]) / half.span
+    if idle >= 0.5 or _hardly_moves(run, half):
         return -math.inf
-    level = run.backlog(_edges(start, end, RETURN_WINDOWS))
+    level = _levels(half, RETURN_WINDOWS)
     begin, increments = level[:-1], np.diff(level)
     high = increments[begin > np.median(begin)]
     if high.size < 2 or not high.std():
@@ -147,14 +142,8 @@ def _return_score(run: Run, start: int, end: int) -> float:
     return float(high.mean() / (high.std(ddof=1) / math.sqrt(high.size)))
 
 
-def _hardly_moves(run: Run, start: int, end: int) -> bool:
-    boundaries = run.ends[(run.ends >= start) & (run.ends <= end)]
-    return bool(np.ptp(run.backlog(boundaries)) <= run.requests.work.max() + run.tokens.max())
-
-
-def _idle_share(run: Run, start: int, end: int) -> float:
-    busy = np.minimum(run.ends, end) - np.maximum(run.starts, start)
-    return 1 - float(np.maximum(busy, 0).sum()) / (end - start)
+def _hardly_moves(run: Run, half: Series) -> bool:
+    return bool(np.ptp(half.backlog) <= run.requests.work.max() + run.tokens / run.batches)
 
 
 def _decide(drift: Drift, score: float, seconds: float) -> Measured:

@@ -33,7 +33,7 @@ def test_batches_per_second(benchmark, name, b_max, backlog):
         rounds=3,
         warmup_rounds=1,
     )
-    speed = done.tokens.size / benchmark.stats.stats.min
+    speed = done.batches / benchmark.stats.stats.min
     benchmark.extra_info["batches_per_s"] = round(speed)
     print(f"\n{name}, b_max = {b_max}, backlog {backlog}: {speed:.0f} batches/s")
     assert speed >= 10_000

@@ -10,8 +10,9 @@ from queuetheory_llm.model.batch_time import Table
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.schedulers.state import State
 from queuetheory_llm.simulation.clock import Clock, generators
-from queuetheory_llm.simulation.reference import NEVER, run
+from queuetheory_llm.simulation.reference import run
 from queuetheory_llm.simulation.requests import Requests
+from queuetheory_llm.simulation.run import NEVER
 
 
 @st.composite
@@ -91,13 +92,13 @@ def test_both_machines_form_the_same_batches_and_pass_the_same_states(system):
     watched = Watched(rule)
     done = run(engine, watched, requests, clock, log=True)
     expected = list(by_states(engine, rule, rows))
-    assert len(done.batches) == len(watched.seen) == len(expected)
-    backlog = done.backlog(done.ends)
+    assert len(done.log) == len(watched.seen) == len(expected)
+    backlog = done.backlog(done.log.ends)
     for index, (start, seen, prefill_part, decode_part, finished, after) in enumerate(expected):
-        assert done.starts[index] == start * clock.rate
+        assert done.log.starts[index] == start * clock.rate
         assert watched.seen[index] == seen
-        assert done.batches[index].prefill == prefill_part
-        assert done.batches[index].decode == decode_part
-        assert np.flatnonzero(done.finish == done.ends[index]).tolist() == finished
+        assert done.log[index].prefill == prefill_part
+        assert done.log[index].decode == decode_part
+        assert np.flatnonzero(done.finish == done.log.ends[index]).tolist() == finished
         assert backlog[index] == after
     assert NEVER not in done.finish

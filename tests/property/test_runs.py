@@ -16,6 +16,7 @@ from queuetheory_llm.schedulers.registry import SCHEDULERS, parse_scheduler
 from queuetheory_llm.simulation.clock import Clock, generators
 from queuetheory_llm.simulation.reference import run
 from queuetheory_llm.simulation.requests import Requests
+from queuetheory_llm.simulation.run import BatchLog
 
 FILLING = ["orca", "sarathi", "vllm-chunked", "orca-whole+chunk", "tensorrt-llm+chunk", "sglang+mixed"]
 milliseconds = st.fractions(min_value=0, max_value=20, max_denominator=30).map(lambda value: value / 1000)
@@ -81,11 +82,11 @@ def capacity(engine):
 
 def check_invariants(done, engine):
     """Conservation, causality, limits and the clock, recounted from the batch log alone."""
-    requests, clock = done.requests, done.clock
+    requests, clock, log = done.requests, done.clock, done.log
     prefill, decode = requests.prefill.tolist(), requests.decode.tolist()
     ready = requests.arrival.tolist()  # earliest start of a batch that may decode the request
     served, end, best = 0, 0, capacity(engine)
-    for start, duration, tokens, batch in zip(done.starts, done.durations, done.tokens, done.batches, strict=True):
+    for start, duration, tokens, batch in zip(log.starts, log.durations, log.tokens, log, strict=True):
         present = [i for i in range(len(requests)) if requests.arrival[i] <= start and prefill[i] + decode[i] > 0]
         if start > end:  # the engine was idle
             assert start in requests.arrival
@@ -119,7 +120,7 @@ def check_fills(done, budget, k_max=None):
     """Every batch has min(budget, D) tokens, or a request in each of its k_max seats."""
     requests = done.requests
     prefill, decode = requests.prefill.tolist(), requests.decode.tolist()
-    for start, batch in zip(done.starts, done.batches, strict=True):
+    for start, batch in zip(done.log.starts, done.log, strict=True):
         present = [i for i in range(len(requests)) if requests.arrival[i] <= start and prefill[i] + decode[i] > 0]
         full = min(budget, sum(prefill[i] or 1 for i in present))
         assert batch.tokens == full or (batch.tokens < full and batch.requests == k_max)
@@ -180,7 +181,7 @@ def test_the_view_is_what_it_promises(system):
     engine, rule, table = system
     watched = run_rows(engine, Watched(rule, table), table)
     plain = run_rows(engine, rule, table)
-    assert watched.batches == plain.batches
+    assert list(watched.log) == list(plain.log)
 
 
 @given(systems(), st.fractions(min_value=Fraction(1, 50), max_value=50, max_denominator=50))
@@ -193,8 +194,8 @@ def test_scaling_time_scales_the_run_and_nothing_else(system, factor):
         slower = attrs.evolve(law, c=factor * law.c, a=factor * law.a)
     plain = run_rows(engine, rule, table)
     scaled = run_rows(attrs.evolve(engine, batch_time=slower), rule, table, scale=factor)
-    assert scaled.batches == plain.batches
-    for before, after in zip(plain.ends, scaled.ends, strict=True):
+    assert list(scaled.log) == list(plain.log)
+    for before, after in zip(plain.log.ends, scaled.log.ends, strict=True):
         assert Fraction(int(after), scaled.clock.rate) == factor * Fraction(int(before), plain.clock.rate)
 
 
@@ -222,8 +223,8 @@ def test_regular_arrivals_within_full_batches_keep_the_backlog_bounded(engine, n
         prefill=[lengths[0]] * count,
         decode=[lengths[1]] * count,
     )
-    done = run(engine, parse_scheduler(name), requests, clock)
-    within = done.ends[done.ends <= requests.arrival[-1]]
+    done = run(engine, parse_scheduler(name), requests, clock, log=True)
+    within = done.log.ends[done.log.ends <= requests.arrival[-1]]
     assert not within.size or done.backlog(within).max() <= (engine.b_max + 1) * work
 
 
@@ -295,10 +296,9 @@ def test_a_rule_that_holds_back_in_one_batch_is_no_longer_work_conserving():
 def test_a_run_that_skips_one_batch_breaks_an_invariant(system, data):
     engine, rule, table = system
     done = run_rows(engine, rule, table)
-    keep = np.arange(done.tokens.size) != data.draw(st.integers(0, done.tokens.size - 1))
-    batches = tuple(batch for batch, kept in zip(done.batches, keep, strict=True) if kept)
-    skipped = attrs.evolve(
-        done, starts=done.starts[keep], durations=done.durations[keep], tokens=done.tokens[keep], batches=batches
-    )
+    skip = data.draw(st.integers(0, done.batches - 1))
+    kept = [index for index in range(done.batches) if index != skip]
+    log = BatchLog.of(done.log.starts[kept], done.log.durations[kept], [done.log[index] for index in kept])
+    skipped = attrs.evolve(done, log=log)
     with pytest.raises(AssertionError):
         check_invariants(skipped, engine)

@@ -38,5 +38,5 @@ def in_words(batch, prefill_first):
 def test_batches_of_figure_8(name):
     engine = Engine(batch_time=UNIT, b_max=5 if name == "orca" else 4)
     done = run(engine, parse_scheduler(name), REQUESTS, SECOND, log=True)
-    assert " | ".join(in_words(batch, name == "orca") for batch in done.batches) == COMPOSITIONS[name]
-    assert done.starts.tolist() == [index * 10**9 for index in range(len(done.tokens))]
+    assert " | ".join(in_words(batch, name == "orca") for batch in done.log) == COMPOSITIONS[name]
+    assert done.log.starts.tolist() == [index * 10**9 for index in range(len(done.log.tokens))]

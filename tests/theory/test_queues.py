@@ -12,8 +12,9 @@ from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.registry import parse_scheduler
 from queuetheory_llm.simulation.clock import Clock, generators
-from queuetheory_llm.simulation.reference import NEVER, run
+from queuetheory_llm.simulation.reference import run
 from queuetheory_llm.simulation.requests import fixed_times, sample
+from queuetheory_llm.simulation.run import NEVER
 
 MEANS = 30
 

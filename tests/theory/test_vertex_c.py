@@ -44,7 +44,7 @@ def replayed(name, b_max, *, log=False):
 )
 def test_rules_that_fill_past_the_first_stair_diverge(name, b_max, tokens_per_ms):
     done = replayed(name, b_max)
-    slope = done.backlog_slope(done.clock.ticks(HORIZON))
+    slope = done.series.since(done.until // 2).slope * done.clock.rate
     assert slope / 1000 == pytest.approx(tokens_per_ms, rel=0.002)
     measured = measure(done)
     assert measured.verdict is Verdict.UNSTABLE
@@ -54,12 +54,12 @@ def test_rules_that_fill_past_the_first_stair_diverge(name, b_max, tokens_per_ms
 
 def test_sarathi_within_one_stair_stays_bounded():
     done = replayed("sarathi", 128, log=True)
-    late = done.ends >= done.clock.ticks(HORIZON / 2)
-    backlog = done.backlog(done.ends[late])
+    late = done.log.ends >= done.clock.ticks(HORIZON / 2)
+    backlog = done.backlog(done.log.ends[late])
     assert backlog.max() < 130 * 1280
-    assert abs(done.backlog_slope(done.clock.ticks(HORIZON))) < 2
+    assert abs(done.series.since(done.until // 2).slope * done.clock.rate) < 2
     assert measure(done).verdict is Verdict.STABLE
-    shapes = {(batch.prefill_tokens, len(batch.decode)) for batch in done.batches[-500:]}
+    shapes = {(batch.prefill_tokens, len(batch.decode)) for batch in list(done.log)[-500:]}
     assert shapes == {(29, 99)}
 
 
@@ -80,6 +80,6 @@ def test_between_full_batches_and_capacity_filling_fails(rate):
         )
         engine = Engine(batch_time=law, b_max=b_max)
         done = run(engine, parse_scheduler("sarathi"), requests, clock, until=clock.bound(horizon))
-        slopes[b_max] = done.backlog_slope(clock.bound(horizon))
+        slopes[b_max] = done.series.since(done.until // 2).slope * clock.rate
     assert abs(slopes[512]) < 2
     assert slopes[513] == pytest.approx(rate - 6840, rel=0.02)

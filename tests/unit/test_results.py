@@ -8,14 +8,12 @@ from functools import cache
 import attrs
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import queuetheory_llm as qt
 from queuetheory_llm.plots.classification import render_classification
-from queuetheory_llm.plots.simulation import boundaries, decimate, render_simulation
+from queuetheory_llm.plots.simulation import render_simulation
 from queuetheory_llm.plots.style import figure_of
 from queuetheory_llm.result import Result
 from queuetheory_llm.simulation.judge import Simulation
@@ -75,7 +73,7 @@ def test_the_table_of_a_region_is_its_vertices() -> None:
 
 def test_a_run_cannot_be_written_to() -> None:
     run = simulated().run
-    for array in (run.starts, run.durations, run.tokens, run.first_decode, run.last_prefill, run.finish):
+    for array in (run.begin, run.first_decode, run.last_prefill, run.finish, run.longest_gap, run.series.backlog):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
     with pytest.raises(TypeError):
@@ -88,11 +86,14 @@ def test_the_backlog_and_its_drift_are_drawn_as_measured() -> None:
     lines = {line.get_label(): np.asarray(line.get_xydata()) for line in found.plot().lines}
     seconds, level = lines["token backlog"].T
     ticks = np.rint(seconds * found.run.clock.rate).astype(np.int64)
-    np.testing.assert_array_equal(found.run.backlog(ticks), level)
+    np.testing.assert_array_equal(ticks, found.run.series.ticks)
+    np.testing.assert_array_equal(found.run.series.backlog, level)
     (begin, start), (end, last) = lines["measured drift"]
     middle, close = second_half(found.run)
     assert (begin, end) == (found.run.clock.seconds(middle), found.run.clock.seconds(close))
-    np.testing.assert_allclose([start, last], found.run.backlog(np.array([middle, close])), rtol=1e-9)
+    half = found.run.series.since(middle)
+    assert half.ticks[-1] == close
+    np.testing.assert_allclose([start, last], half.backlog[[0, -1]], rtol=1e-9)
     assert found.measured.drift is not None
     assert (last - start) / (end - begin) == pytest.approx(found.measured.drift.mean)
 
@@ -116,31 +117,6 @@ def test_every_text_of_a_run_is_on_the_figure(rate: str) -> None:
     assert box.y0 >= 0
     assert box.x1 <= width
     assert box.y1 <= height
-
-
-def test_boundaries_hold_every_start_and_end() -> None:
-    run = simulated().run
-    assert set(boundaries(run)) == {0, run.end, *run.starts, *run.ends}
-
-
-series = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 20)), min_size=1, max_size=200)
-
-
-@given(series, st.integers(1, 12))
-def test_decimation_keeps_first_last_lowest_and_highest_of_every_bin(rows: list[tuple[int, int]], bins: int) -> None:
-    steps, values = zip(*rows, strict=True)
-    ticks, level = np.cumsum(steps), np.array(values)
-    kept = decimate(ticks, level, bins)
-    assert len(kept) <= 4 * bins
-    assert (np.diff(kept) > 0).all()
-    edges = np.linspace(ticks[0], ticks[-1], bins, endpoint=False)
-    for low, high in zip(edges, [*edges[1:], np.inf], strict=True):
-        inside = np.flatnonzero((ticks >= low) & (ticks < high))
-        mine = kept[(ticks[kept] >= low) & (ticks[kept] < high)]
-        if inside.size:
-            assert (mine[0], mine[-1]) == (inside[0], inside[-1])
-            assert level[mine].min() == level[inside].min()
-            assert level[mine].max() == level[inside].max()
 
 
 @pytest.mark.parametrize("rule", ["sarathi", "fastertransformer", "sarathi+target=2"])

@@ -95,8 +95,8 @@ def test_slotted_arrivals_come_at_slot_starts_and_empty_slots_pass():
     assert (np.diff(ticks) > 0).all()
     engine = Engine(batch_time=Staircase(c=0, a="0.5 s", b0=4), b_max=4)
     requests = Requests(arrival=ticks, prefill=np.full(ticks.size, 1), decode=np.full(ticks.size, 0))
-    done = run(engine, parse_scheduler("orca"), requests, clock)
-    assert done.starts.tolist() == ticks.tolist()
+    done = run(engine, parse_scheduler("orca"), requests, clock, log=True)
+    assert done.log.starts.tolist() == ticks.tolist()
 
 
 def test_too_many_requests_are_refused():

@@ -128,7 +128,7 @@ def test_first_tokens_of_the_paper_and_of_the_engine(small_run):
 
 def test_unfinished_requests_have_no_latency():
     requests = Requests(arrival=[0, 0], prefill=[1, 1], decode=[0, 0])
-    done = run(ONE, parse_scheduler("orca"), requests, SECOND, until=10**9)
+    done = run(ONE, parse_scheduler("orca"), requests, SECOND, until=10**9, log=True)
     assert done.finished == 1
     assert latencies(done, "paper")["e2e"].tolist() == [1.0]
     assert done.backlog(np.array([0, 10**9 - 1, 10**9])).tolist() == [2, 2, 1]
