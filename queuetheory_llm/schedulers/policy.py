@@ -116,6 +116,15 @@ class Pass(Enum):
     """Requests without a seat, oldest first."""
 
 
+#: The orders of passes a rule may have.
+_ORDERS = (
+    (Pass.PREFILL, Pass.DECODE),
+    (Pass.DECODE, Pass.PREFILL),
+    # Whoever runs is served before anyone is admitted, so k_max caps those who run, not only those in the batch.
+    (Pass.RUNNING, Pass.WAITING),
+)
+
+
 @attrs.frozen(kw_only=True)
 class Policy:
     """A point of the policy space; also a `Scheduler`.
@@ -138,8 +147,6 @@ class Policy:
         The rule's own token budget below ``b_max``.
     threshold : int, optional
         Most prompt tokens of one request in one batch.
-    seated : bool
-        Whether ``k_max`` caps the requests that have started and not finished, not only those in the batch.
     """
 
     name: str
@@ -150,10 +157,11 @@ class Policy:
     chunks: bool
     target: int | None = None
     threshold: int | None = None
-    seated: bool = False
 
     def __attrs_post_init__(self) -> None:
-        """A threshold splits prompts, so a rule that takes them whole cannot have one."""
+        """The passes know every request; a threshold splits prompts, so a rule that takes them whole has none."""
+        if self.passes not in _ORDERS:
+            raise InvalidInput(f"{self.name}: passes must be PREFILL and DECODE in either order, or RUNNING, WAITING")
         if self.threshold is not None and not self.chunks:
             raise InvalidInput(f"{self.name}: a threshold splits prompts; drop it or add +chunk")
 
@@ -207,8 +215,6 @@ def _sweep_running(policy: Policy, view: View, room: _Room, batch: Batch) -> Non
 
 
 def _sweep_waiting(policy: Policy, view: View, room: _Room, batch: Batch) -> None:
-    if policy.seated and view.k_max is not None:
-        room.seats = view.k_max - len(view.running)
     _serve(policy, view.waiting, view, room, batch)
 
 

@@ -11,5 +11,4 @@ STATIC = Policy(
     passes=(Pass.RUNNING, Pass.WAITING),
     mixed=False,
     chunks=False,
-    seated=True,
 )

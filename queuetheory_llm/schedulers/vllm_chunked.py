@@ -11,5 +11,4 @@ VLLM_CHUNKED = Policy(
     passes=(Pass.RUNNING, Pass.WAITING),
     mixed=True,
     chunks=True,
-    seated=True,
 )

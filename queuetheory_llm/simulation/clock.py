@@ -11,10 +11,12 @@ from fractions import Fraction
 from functools import singledispatch
 
 import attrs
+import numpy as np
+from numpy.typing import NDArray
 
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import common_denominator
-from queuetheory_llm.model.batch_time import BatchTime, Hinge, Staircase
+from queuetheory_llm.model.batch_time import BatchTime, Hinge, Staircase, Table
 
 #: Last tick a 64-bit clock can show.
 LAST_TICK = 2**63 - 1
@@ -106,6 +108,44 @@ class BatchTicks(dict[int, int]):
             )
         self[tokens] = ticks
         return ticks
+
+
+#: Batch sizes of which t(b) is tabulated at most.
+MOST_SIZES = 1 << 24
+
+
+def tick_table(law: BatchTime, clock: Clock, longest: int) -> NDArray[np.int64]:
+    """t(b) in ticks at index b = 0..longest, with t(0) = 0; each the nearest tick, as `BatchTicks` has them.
+
+    Raises
+    ------
+    InvalidInput
+        If a batch lasts less than half a tick, or the table is longer than `MOST_SIZES`.
+    """
+    if longest > MOST_SIZES:
+        raise InvalidInput(f"engine.b_max: a batch of {longest} tokens; runs know up to {MOST_SIZES}: lower b_max")
+    table = np.zeros(longest + 1, dtype=np.int64)
+    ends = [0, *_levels(law, longest)]
+    ticks = BatchTicks(law, clock)
+    table[1:] = np.repeat([ticks[end] for end in ends[1:]], np.diff(ends))
+    return table
+
+
+@singledispatch
+def _levels(law: BatchTime, longest: int) -> Iterable[int]:
+    """The last b of each interval of 1..longest on which t is constant."""
+    del law
+    return range(1, longest + 1)
+
+
+@_levels.register
+def _staircase_levels(law: Staircase, longest: int) -> Iterable[int]:
+    return [*range(law.b0, longest, law.b0), longest]
+
+
+@_levels.register
+def _table_levels(law: Table, longest: int) -> Iterable[int]:
+    return [*(count for count in law.tokens if count < longest), longest]
 
 
 @singledispatch

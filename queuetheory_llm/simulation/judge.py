@@ -23,9 +23,9 @@ from queuetheory_llm.result import Result
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
 from queuetheory_llm.schedulers.registry import to_scheduler
 from queuetheory_llm.simulation.clock import LAST_TICK, Clock, generators
-from queuetheory_llm.simulation.reference import run
 from queuetheory_llm.simulation.requests import fixed_times, replay, sample
 from queuetheory_llm.simulation.run import Progress, Run
+from queuetheory_llm.simulation.runner import run
 from queuetheory_llm.simulation.statistics import Measured, Summary, latencies, measure
 from queuetheory_llm.stability.thresholds import threshold
 from queuetheory_llm.verdict import Basis, Judgement, Verdict

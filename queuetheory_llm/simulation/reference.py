@@ -161,7 +161,8 @@ class _State:
         self.begin, self.first_decode, self.last_prefill, self.last_decode, self.finish = (
             [NEVER] * len(self.arrival) for _ in range(5)
         )
-        self.longest_gap = [0] * len(self.arrival)
+        self.gap = [0] * len(self.arrival)  # longest so far
+        self.longest_gap = self.gap.copy()
         self.b_max = engine.b_max
         self.k_max = engine.b_max if engine.k_max is None else engine.k_max
         self.view = View(
@@ -256,6 +257,7 @@ class _State:
         for request in finished:
             self.running.remove(request)
             self.finish[request] = end
+            self.longest_gap[request] = self.gap[request]
 
     def _seat(self, requests: list[int], start: int) -> None:
         self.running.extend(requests)
@@ -274,7 +276,7 @@ class _State:
 
     def _credit_decode(self, served: list[int], end: int) -> list[int]:
         """Credit one token each; returns the requests this finishes."""
-        left, last, longest = self.decode_left, self.last_decode, self.longest_gap
+        left, last, longest = self.decode_left, self.last_decode, self.gap
         finished = []
         for request in served:
             left[request] -= 1

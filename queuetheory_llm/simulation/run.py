@@ -164,7 +164,7 @@ class Run:
     finish : int64 array of shape (n,)
         Tick at which its last token was credited; `NEVER` if unfinished.
     longest_gap : int64 array of shape (n,)
-        Most ticks between two of its decode tokens that follow each other; 0 if it has had fewer than two.
+        Most ticks between two decode tokens of a finished request that follow each other; 0 with fewer than two.
     series : Series
     batches, tokens, busy : int
         Number of batches, tokens served, ticks with a batch running.

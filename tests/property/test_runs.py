@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.model.batch_time import Hinge, Staircase, Table
 from queuetheory_llm.model.engine import Engine
-from queuetheory_llm.schedulers.policy import Batch
+from queuetheory_llm.schedulers.policy import Batch, Pass
 from queuetheory_llm.schedulers.registry import SCHEDULERS, parse_scheduler
 from queuetheory_llm.simulation.clock import Clock, generators
 from queuetheory_llm.simulation.reference import run
@@ -156,7 +156,7 @@ class Watched:
     """A rule that checks what it is shown, and when it was first served."""
 
     rule: object
-    table: list
+    k_max: int | None
     order: list = attrs.field(factory=list)
     name: str = "watched"
 
@@ -169,6 +169,8 @@ class Watched:
         assert all(left[i] == 0 for i in view.decoding)
         assert sorted([*view.prefilling, *view.decoding]) == sorted([*view.waiting, *view.running])
         assert list(view.running) == [i for i in self.order if i in view.running]
+        if self.rule.passes[0] is Pass.RUNNING and self.k_max is not None:
+            assert len(view.running) <= self.k_max
         batch = self.rule.form(view)
         served = {*(request for request, _ in batch.prefill), *batch.decode}
         assert served
@@ -179,7 +181,7 @@ class Watched:
 @given(systems())
 def test_the_view_is_what_it_promises(system):
     engine, rule, table = system
-    watched = run_rows(engine, Watched(rule, table), table)
+    watched = run_rows(engine, Watched(rule, engine.k_max), table)
     plain = run_rows(engine, rule, table)
     assert list(watched.log) == list(plain.log)
 

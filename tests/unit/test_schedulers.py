@@ -147,11 +147,6 @@ def test_a_batch_keeps_to_the_budget_the_seats_and_the_requests_present(rule, da
     batch = rule.form(state.view(b_max, k_max))
     assert batch.tokens <= rule.budget(b_max)
     assert k_max is None or batch.requests <= k_max
-    assert (
-        not rule.seated
-        or k_max is None
-        or len({*running, *dict(batch.prefill), *batch.decode}) <= max(k_max, len(running))
-    )
     assert len({*dict(batch.prefill), *batch.decode}) == batch.requests
     for request, count in batch.prefill:
         assert 1 <= count <= left[request][0]
@@ -243,5 +238,12 @@ class TestRegistry:
 
 
 def test_a_policy_of_ones_own_is_a_rule():
-    youngest = Policy(name="mine", rule="running first", source="me", passes=(Pass.RUNNING,), mixed=False, chunks=True)
-    assert youngest.form(BUSY.view(8)).tokens == 5
+    passes = (Pass.RUNNING, Pass.WAITING)
+    mine = Policy(name="mine", rule="running first", source="me", passes=passes, mixed=False, chunks=True)
+    assert mine.form(BUSY.view(8)).tokens == 5
+
+
+@pytest.mark.parametrize("passes", [(), (Pass.RUNNING,), (Pass.WAITING, Pass.RUNNING), (Pass.DECODE, Pass.DECODE)])
+def test_passes_that_miss_requests_are_refused(passes):
+    with pytest.raises(InvalidInput, match="mine: passes must be PREFILL and DECODE in either order"):
+        Policy(name="mine", rule="running first", source="me", passes=passes, mixed=False, chunks=True)
