@@ -38,7 +38,7 @@ PREFILL_FIRST, DECODE_FIRST, SEATS_FIRST = 0, 1, 2
 # When a request takes its slot.
 WHEN_REACHED, WHEN_STARTED, WHEN_ARRIVED = 0, 1, 2
 # Why `advance` returned.
-GO_ON, FINISHED, STOPPED, PAUSED, LOG_FULL, GAPS_FULL, OVERFLOW, IDLE = range(8)
+GO_ON, FINISHED, STOPPED, PAUSED, LOG_FULL, GAPS_FULL, OVERFLOW, IDLE, QUEUE_FULL = range(9)
 
 NEVER_DUE = 2**62
 LAST_TICK = 2**63 - 1
@@ -53,9 +53,9 @@ ROUND, ROUND_END, TAIL, WIDTH, REACHED, FRESH, NEXT_FRESH = range(13, 20)
 CUT, DECODES, OWED, NEXT_DUE, STALE = range(20, 25)
 # gaps: entries of the two stacks, whether additions and gaps have been noted inside the tree,
 GAPS, LAGS, ADDED, TAGGED = range(25, 29)
-# and the log.
-LOGGED, LOGGED_PIECES, LOGGED_DECODES = range(29, 32)
-STATE_SIZE = 32
+# the log, and tokens of the last batch.
+LOGGED, LOGGED_PIECES, LOGGED_DECODES, LAST_TOKENS = range(29, 33)
+STATE_SIZE = 33
 
 # Columns of a node of the tree.
 DUE, ADD, COUNT, TAG = range(4)
@@ -815,6 +815,7 @@ def run_batch(rule: Rule, load: Load, known: int, times: Times, work: Work, watc
     s[BATCHES] += repeats
     s[BUSY] += repeats * length
     s[LAST] = s[NOW] = end
+    s[LAST_TOKENS] = tokens
     if decodes:
         end_rounds(times, work, repeats, length, end)
     if taken:
@@ -837,3 +838,78 @@ def advance(
         if status != GO_ON:
             return status
     return PAUSED
+
+
+# --- a dispatcher -----------------------------------------------------------------------------------------------------
+
+
+@compiled
+def replica(pool_load: Load, pool_times: Times, pool_work: Work, index: int) -> tuple[Load, Times, Work]:
+    """The arrays of one engine of several, whose arrays stand in rows."""
+    load = Load(pool_load.arrival[index], pool_load.prefill[index], pool_load.decode[index], pool_load.ticks)
+    times = Times(
+        pool_times.begin[index],
+        pool_times.first_decode[index],
+        pool_times.last_prefill[index],
+        pool_times.finish[index],
+        pool_times.longest_gap[index],
+    )
+    work = Work(
+        pool_work.s[index],
+        pool_work.tree[index],
+        pool_work.request_at[index],
+        pool_work.first_round[index],
+        pool_work.slot_of[index],
+        pool_work.fresh[index],
+        pool_work.part_request[index],
+        pool_work.part_left[index],
+        pool_work.piece[index],
+        pool_work.gap_round[index],
+        pool_work.gap[index],
+        pool_work.lag[index],
+    )
+    return load, times, work
+
+
+@compiled
+def join_token_queues(
+    rule: Rule,
+    load: Load,
+    pool_load: Load,
+    pool_times: Times,
+    pool_work: Work,
+    watch: Watch,
+    log: Log,
+    sent: Ints,
+    tokens: Ints,
+    engine_of: Ints,
+    first: int,
+) -> tuple[int, int]:
+    """Send each request from ``first`` on to the engine with the fewest tokens present, the first of equals.
+
+    A token is present until the batch that serves it ends. ``sent`` and ``tokens`` count what each engine was sent.
+    Returns why it stopped and the request it stopped at.
+    """
+    for request in range(first, load.arrival.size):
+        now = load.arrival[request]
+        chosen, fewest = 0, NEVER_DUE
+        for engine in range(sent.size):
+            queue, times, work = replica(pool_load, pool_times, pool_work, engine)
+            if sent[engine] == queue.arrival.size:
+                return QUEUE_FULL, request
+            status = advance(rule, queue, sent[engine], times, work, watch, log, now, NEVER_DUE)
+            if status != FINISHED and status != STOPPED:
+                return status, request
+            present = tokens[engine] - work.s[SERVED]
+            if work.s[LAST] > now:
+                present += work.s[LAST_TOKENS]
+            if present < fewest:
+                chosen, fewest = engine, present
+        place = sent[chosen]
+        pool_load.arrival[chosen, place] = now
+        pool_load.prefill[chosen, place] = load.prefill[request]
+        pool_load.decode[chosen, place] = load.decode[request]
+        sent[chosen] += 1
+        tokens[chosen] += load.prefill[request] + load.decode[request]
+        engine_of[request] = chosen
+    return FINISHED, load.arrival.size

@@ -17,6 +17,7 @@ from queuetheory_llm.simulation.run import NEVER, BatchLog, Progress, Run, Serie
 
 _STEPS = 2_000_000  # steps between two reports of progress, a tenth of a second
 _LOG_BATCHES = 1 << 14  # batches whose contents are held before they are put aside
+_WIDTH = 64  # slots of the first tree
 _GAPS = 1 << 10
 _NONE = 2**62  # a limit that no count reaches
 
@@ -47,6 +48,51 @@ def run(
     return machine.result(logs)
 
 
+def join_token_queues(engine: Engine, policy: Policy, requests: Requests, clock: Clock, count: int) -> Ticks:
+    """The engine, from 0, of each request when it joins the shortest of ``count`` queues counted in tokens.
+
+    Returns
+    -------
+    int64 array of shape (n,)
+    """
+    rule = _rule(engine, policy, requests, int(requests.work.sum()))
+    load = _load(engine, requests, clock, rule)
+    engine_of = np.zeros(len(requests), dtype=np.int64)
+    sent, tokens = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    watch = core.Watch(np.zeros(0, dtype=np.int64), np.zeros((5, 0), dtype=np.int64))
+    queues, times, work = _pool(rule, load, len(requests), count)
+    first = 0
+    while True:
+        status, first = core.join_token_queues(
+            rule, load, queues, times, work, watch, _log(rule, 0), sent, tokens, engine_of, first
+        )
+        if status == core.FINISHED:
+            return engine_of
+        if status == core.OVERFLOW:
+            raise clock.overflow()
+        if status == core.GAPS_FULL:
+            work = work._replace(gap_round=_doubled(work.gap_round), gap=_doubled(work.gap))
+        else:
+            queues = queues._replace(**{name: _doubled(getattr(queues, name)) for name in _BY_REQUEST})
+            times = core.Times(*map(_doubled, times))
+
+
+_BY_REQUEST = ("arrival", "prefill", "decode")
+
+
+def _doubled(array: Ticks) -> Ticks:
+    """Twice as many columns, the new ones unwritten."""
+    return np.concatenate([array, np.empty_like(array)], axis=-1)
+
+
+def _pool(rule: core.Rule, load: core.Load, requests: int, engines: int) -> tuple[core.Load, core.Times, core.Work]:
+    """The arrays of several engines, in rows."""
+    room = max(16, 2 * requests // engines)
+    arrival, prefill, decode = (np.empty((engines, room), dtype=np.int64) for _ in _BY_REQUEST)
+    times = core.Times(*(np.empty((engines, room), dtype=np.int64) for _ in core.Times._fields))
+    return core.Load(arrival, prefill, decode, load.ticks), times, _work(rule, requests, (engines,))
+
+
 class _Machine:
     """The arrays of one run."""
 
@@ -56,12 +102,7 @@ class _Machine:
         self.requests, self.clock, self.until = requests, clock, until
         self.total = int(requests.work.sum())
         self.rule = _rule(engine, policy, requests, self.total)
-        self.load = core.Load(
-            requests.arrival,
-            requests.prefill,
-            requests.decode,
-            tick_table(engine.batch_time, clock, self.rule.budget),
-        )
+        self.load = _load(engine, requests, clock, self.rule)
         self.times = _times(len(requests))
         self.watch = core.Watch(watch, np.zeros((5, watch.size), dtype=np.int64))
         self.work = _work(self.rule, len(requests))
@@ -82,8 +123,7 @@ class _Machine:
             if status == core.OVERFLOW:
                 raise self.clock.overflow()
             if status == core.GAPS_FULL:
-                doubled = (np.concatenate([old, old]) for old in (self.work.gap_round, self.work.gap))
-                self.work = self.work._replace(**dict(zip(("gap_round", "gap"), doubled, strict=True)))
+                self.work = self.work._replace(gap_round=_doubled(self.work.gap_round), gap=_doubled(self.work.gap))
             if progress is not None:
                 progress(self.share_done)
 
@@ -114,6 +154,11 @@ class _Machine:
         )
 
 
+def _load(engine: Engine, requests: Requests, clock: Clock, rule: core.Rule) -> core.Load:
+    ticks = tick_table(engine.batch_time, clock, rule.budget)
+    return core.Load(requests.arrival, requests.prefill, requests.decode, ticks)
+
+
 def _times(count: int) -> core.Times:
     begin, first_decode, last_prefill, finish = (np.full(count, NEVER, dtype=np.int64) for _ in range(4))
     return core.Times(begin, first_decode, last_prefill, finish, longest_gap=np.zeros(count, dtype=np.int64))
@@ -141,33 +186,37 @@ def _rule(engine: Engine, policy: Policy, requests: Requests, total: int) -> cor
     )
 
 
-def _work(rule: core.Rule, count: int) -> core.Work:
-    """Room for the largest state; pages that are never written to take no memory."""
+def _work(rule: core.Rule, count: int, rows: tuple[int, ...] = ()) -> core.Work:
+    """Room for the largest state, once or in rows; pages that are never written to take no memory."""
     early = rule.slots != core.WHEN_REACHED
     at_once = min(rule.budget, rule.seats, count)
     slots = count if early else at_once
-    width = 64
+    width = _WIDTH
     while width < 2 * (slots + 1):
         width *= 2
     parts = 2 + (count if rule.threshold < _NONE else at_once)
-    tree = np.empty((2 * width, 4), dtype=np.int64)
-    tree[:128] = core.NEVER_DUE, 0, 0, 0
-    state = np.zeros(core.STATE_SIZE, dtype=np.int64)
-    state[core.WIDTH] = 64
-    return core.Work(
-        s=state,
-        tree=tree,
-        request_at=np.empty(width, dtype=np.int64),
-        first_round=np.empty(width, dtype=np.int64),
-        slot_of=np.empty(count if early else 0, dtype=np.int64),
-        fresh=np.empty(count if early else 0, dtype=np.int64),
-        part_request=np.empty(parts, dtype=np.int64),
-        part_left=np.empty(parts, dtype=np.int64),
-        piece=np.empty(parts, dtype=np.int64),
-        gap_round=np.empty(_GAPS, dtype=np.int64),
-        gap=np.empty(_GAPS, dtype=np.int64),
-        lag=np.empty((slots + 2, 2), dtype=np.int64),
+
+    def room(*shape: int) -> Ticks:
+        return np.empty((*rows, *shape), dtype=np.int64)
+
+    work = core.Work(
+        s=room(core.STATE_SIZE),
+        tree=room(2 * width, 4),
+        request_at=room(width),
+        first_round=room(width),
+        slot_of=room(count if early else 0),
+        fresh=room(count if early else 0),
+        part_request=room(parts),
+        part_left=room(parts),
+        piece=room(parts),
+        gap_round=room(_GAPS),
+        gap=room(_GAPS),
+        lag=room(slots + 2, 2),
     )
+    work.s[...] = 0
+    work.s[..., core.WIDTH] = _WIDTH
+    work.tree[..., : 2 * _WIDTH, :] = core.NEVER_DUE, 0, 0, 0
+    return work
 
 
 def _log(rule: core.Rule, count: int) -> core.Log:

@@ -1,0 +1,110 @@
+"""Several engines: each does what it would do alone with its requests, and the dispatchers send where they say."""
+
+import random
+
+import numpy as np
+import pytest
+from systems import assert_same, some_system
+
+from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.model.batch_time import Staircase
+from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.schedulers.policy import Batch
+from queuetheory_llm.schedulers.registry import SCHEDULERS, parse_scheduler
+from queuetheory_llm.simulation import reference
+from queuetheory_llm.simulation.clock import Clock
+from queuetheory_llm.simulation.replicas import DISPATCHERS, run_replicas
+from queuetheory_llm.simulation.requests import Requests
+
+
+def split(system, count, dispatch, seed=0):
+    engine, rule, requests, clock, until = system
+    rng = np.random.default_rng(seed)
+    return run_replicas(engine, rule, requests, clock, count=count, dispatch=dispatch, rng=rng, until=until)
+
+
+def by_token_queues(system, count):
+    """Each request in turn to the engine with the fewest tokens present, recounted from logs of the plain runner."""
+    engine, rule, requests, clock, _ = system
+    sent = [[] for _ in range(count)]
+    for request in range(len(requests)):
+        now = int(requests.arrival[request])
+        present = []
+        for own in sent:
+            before = requests.take(np.array(own, dtype=np.int64))
+            log = reference.run(engine, rule, before, clock, until=now, log=True).log
+            present.append(int(before.work.sum()) - int(log.tokens[log.ends <= now].sum()))
+        sent[int(np.argmin(present))].append(request)
+    return sent
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_the_token_queue_sends_to_the_engine_with_the_fewest_tokens(name):
+    for seed in range(6):
+        engine, rule, requests, clock, _ = some_system(random.Random(seed), name)
+        system = (engine, rule, requests.take(np.arange(min(len(requests), 40))), clock, None)
+        found = split(system, 3, "token-queue")
+        assert [np.flatnonzero(found.engine_of == number).tolist() for number in range(3)] == by_token_queues(system, 3)
+
+
+@pytest.mark.parametrize("dispatch", DISPATCHERS)
+def test_each_engine_runs_its_own_requests_and_the_total_is_their_sum(dispatch):
+    system = some_system(random.Random(5), "sarathi")
+    engine, rule, requests, clock, until = system
+    found = split(system, 3, dispatch)
+    assert sorted(len(run.requests) for run in found.runs) == sorted(np.bincount(found.engine_of, minlength=3))
+    for number, ours in enumerate(found.runs):
+        own = requests.take(np.flatnonzero(found.engine_of == number))
+        watch = ours.series.ticks
+        assert_same(ours, reference.run(engine, rule, own, clock, until=until, watch=watch))
+        np.testing.assert_array_equal(found.total.finish[found.engine_of == number], ours.finish)
+    assert found.total.tokens == sum(run.tokens for run in found.runs)
+    np.testing.assert_array_equal(found.total.series.backlog, sum(run.series.backlog for run in found.runs))
+    assert found.total.series.backlog[0] + found.total.tokens >= 0
+
+
+@pytest.mark.parametrize("dispatch", DISPATCHERS)
+def test_one_engine_is_the_engine_alone(dispatch):
+    system = some_system(random.Random(8), "orca")
+    engine, rule, requests, clock, until = system
+    assert_same(split(system, 1, dispatch).total, reference.run(engine, rule, requests, clock, until=until))
+
+
+def test_round_robin_takes_turns_and_random_is_fair():
+    system = some_system(random.Random(3), "sarathi")
+    count = len(system[2])
+    assert split(system, 4, "round-robin").engine_of.tolist() == [number % 4 for number in range(count)]
+    chosen = np.concatenate([split(system, 4, "random", seed).engine_of for seed in range(100)])
+    share = np.bincount(chosen) / chosen.size
+    assert np.abs(share - 0.25).max() < 4 * np.sqrt(0.25 * 0.75 / chosen.size)
+    assert (split(system, 4, "random", 1).engine_of == split(system, 4, "random", 1).engine_of).all()
+
+
+def test_the_queues_of_the_dispatcher_grow_as_they_must():
+    """All later requests go to the third engine while the others hold endless ones; its queue outgrows its room."""
+    count, clock = 100, Clock(rate=10**9)
+    requests = Requests(
+        arrival=[0, 0, *range(0, (count - 2) * 10**9, 10**9)],
+        prefill=[1, 10**6, *[1] * (count - 2)],
+        decode=[10**6, *[0] * (count - 1)],
+    )
+    engine = Engine(batch_time=Staircase(c=0, a="0.5 s", b0=1), b_max=1)
+    found = split((engine, parse_scheduler("sarathi"), requests, clock, None), 3, "token-queue")
+    assert np.bincount(found.engine_of, minlength=3).tolist() == [1, 1, count - 2]
+
+
+def test_bad_input():
+    system = some_system(random.Random(1), "sarathi")
+    with pytest.raises(InvalidInput, match="engines: 0 is below 1"):
+        split(system, 0, "random")
+    with pytest.raises(InvalidInput, match="known: random, round-robin, token-queue"):
+        split(system, 2, "shortest")
+
+    class Mine:
+        name = "mine"
+
+        def form(self, _view):
+            return Batch()
+
+    with pytest.raises(InvalidInput, match="token-queue knows the rules of the policy space only, not mine"):
+        split((system[0], Mine(), *system[2:]), 2, "token-queue")
