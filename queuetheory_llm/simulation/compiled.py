@@ -29,9 +29,11 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 # No array is made or kept here, so nothing need count references to them; counting is most of the time otherwise.
-_OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False}
-compiled = njit(**_OPTIONS)
-inlined = njit(**_OPTIONS, forceinline=True)
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+entry = njit(**_OPTIONS, cache=True)  # kept on disk with all that it calls
+_INNER: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # not called from Python
+compiled = njit(**_INNER)
+inlined = njit(**_INNER, forceinline=True)
 
 # Orders of a rule's passes.
 PREFILL_FIRST, DECODE_FIRST, SEATS_FIRST = 0, 1, 2
@@ -823,7 +825,7 @@ def run_batch(rule: Rule, load: Load, known: int, times: Times, work: Work, watc
     return GO_ON
 
 
-@compiled
+@entry
 def advance(
     rule: Rule, load: Load, known: int, times: Times, work: Work, watch: Watch, log: Log, until: int, steps: int
 ) -> int:
@@ -871,7 +873,7 @@ def replica(pool_load: Load, pool_times: Times, pool_work: Work, index: int) -> 
     return load, times, work
 
 
-@compiled
+@entry
 def join_token_queues(
     rule: Rule,
     load: Load,
