@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import attrs
 from pydantic import Field
 
 from queuetheory_llm.errors import InvalidInput, InvalidModel
@@ -41,7 +42,7 @@ from queuetheory_llm.model.batch_time import BATCH_TIME_LAWS, BatchTime
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import LENGTH_LAWS, Constant, IndependentLengths, LengthLaw
 from queuetheory_llm.model.system import System
-from queuetheory_llm.model.trace import TraceArrivals
+from queuetheory_llm.model.trace import Trace, TraceArrivals
 from queuetheory_llm.model.workload import RequestClass, Workload
 
 _LARGEST = 1 << 26  # bytes; the largest table law there is takes one million
@@ -73,18 +74,73 @@ def load_model(ref: str | Path, *, first_token: str | None = None) -> System:
     >>> load_model("codellama-34b-a100").engine.batch_time.seconds(128)
     Fraction(187, 4000)
     """
-    path = _find(ref)
+    document = read_document(ref)
     try:
-        root = read_table(_Root, _document(path))
-        workload = root.workload
-        if isinstance(workload, _TraceWorkload):
-            workload = _replayed(workload, path.parent, first_token)
-        _check_slots(root.engine, workload)
-    except Faults as error:
-        lines = [f"{path_text(where)}: {what}" for where, what in error.found]
-        raise InvalidModel(lines, source=str(path)) from None
+        return document.system(first_token=first_token)
+    except InvalidModel as error:
+        raise InvalidModel(error.faults, source=document.path) from None
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Document:
+    """The TOML of a model, not yet read as one.
+
+    Attributes
+    ----------
+    content : mapping
+        Tables, lists, texts, whole numbers, decimals and truth values.
+    folder : Path
+        The place that the paths in it start from.
+    name : str
+        What reports call the model.
+    path : str or None
+        The file it comes from.
+    """
+
+    content: Mapping[str, Any]
+    folder: Path
+    name: str
+    path: str | None = None
+
+    def system(
+        self, *, first_token: str | None = None, reader: Callable[[Path, str | None], Trace] | None = None
+    ) -> System:
+        """The system it describes.
+
+        Parameters
+        ----------
+        first_token : {"paper", "engine"}, optional
+            As in `load_model`.
+        reader : callable, optional
+            Called with the path of a trace and its convention, in place of `read_trace`.
+
+        Raises
+        ------
+        InvalidModel
+            One line a fault, ``KEY PATH: WHAT, and how to mend it``; all the faults there are.
+        """
+        try:
+            root = read_table(_Root, self.content)
+            workload = root.workload
+            if isinstance(workload, _TraceWorkload):
+                workload = _replayed(workload, self.folder, first_token, reader or _read_trace)
+            _check_slots(root.engine, workload)
+        except Faults as error:
+            raise InvalidModel(f"{path_text(where)}: {what}" for where, what in error.found) from None
+        return System(engine=root.engine, workload=workload, source=root.source, name=self.name)
+
+
+def read_document(ref: str | Path) -> Document:
+    """The document of a model file or of a packaged model.
+
+    Raises
+    ------
+    InvalidModel
+        If there is no such file or it is no TOML.
+    """
+    path = _find(ref)
     name = path.stem if str(ref) == path.stem else str(path)
-    return System(engine=root.engine, workload=workload, source=root.source, name=name)
+    return Document(content=parse_document(_text(path), str(path)), folder=path.parent, name=name, path=str(path))
 
 
 def _find(ref: str | Path) -> Path:
@@ -104,9 +160,8 @@ def _find(ref: str | Path) -> Path:
     return packaged.path(text)
 
 
-def _document(path: Path) -> dict[str, Any]:
-    """The TOML document, decimals exact."""
-    text = _text(path)
+def parse_document(text: str, source: str) -> dict[str, Any]:
+    """The TOML document in a text, decimals exact; `InvalidModel` with the line otherwise."""
     try:
         return tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:
@@ -115,11 +170,11 @@ def _document(path: Path) -> dict[str, Any]:
         line, column = (match["line"], match["column"]) if match else (None, None)
         where = f"line {line}: " if line else ""
         place = f" at column {column}" if column else ""
-        raise InvalidModel(f"{where}TOML: {what}{place}; mend the syntax there", source=str(path)) from None
+        raise InvalidModel(f"{where}TOML: {what}{place}; mend the syntax there", source=source) from None
     except RecursionError:
-        raise InvalidModel("TOML: arrays nested thousands deep; a model file has none", source=str(path)) from None
+        raise InvalidModel("TOML: arrays nested thousands deep; a model file has none", source=source) from None
     except (ValueError, ArithmeticError):  # of int and of Decimal
-        raise InvalidModel("TOML: a number of thousands of digits; round it", source=str(path)) from None
+        raise InvalidModel("TOML: a number of thousands of digits; round it", source=source) from None
 
 
 def _text(path: Path) -> str:
@@ -351,13 +406,19 @@ class _Root(Table):
     workload: Annotated[Workload | _TraceWorkload | None, reading(_workload)] = None
 
 
-def _replayed(table: _TraceWorkload, folder: Path, first_token: str | None) -> Workload:
+def _read_trace(path: Path, first_token: str | None) -> Trace:
     from queuetheory_llm.files.traces.reader import read_trace
 
+    return read_trace(path, first_token=first_token)
+
+
+def _replayed(
+    table: _TraceWorkload, folder: Path, first_token: str | None, reader: Callable[[Path, str | None], Trace]
+) -> Workload:
     if not table.trace:
         raise Faults([(("workload", "trace"), "is empty; name the trace file, relative to the model file")])
     try:
-        trace = read_trace(folder / table.trace, first_token=first_token or table.first_token)
+        trace = reader(folder / table.trace, first_token or table.first_token)
     except InvalidInput as error:
         raise Faults([(("workload", "trace"), fault) for fault in error.faults]) from None
     arrivals = None if trace.rate is None else TraceArrivals(trace=trace)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Any, TypeVar, cast
 
 import attrs
@@ -115,6 +115,7 @@ def read_duration(raw: object) -> Any:
     return to_seconds(raw)
 
 
+@cache  # making a pydantic model takes milliseconds, and a sweep reads thousands of files
 def table_of(cls: type, aliases: tuple[tuple[str, str], ...] = (), law: str | None = None) -> type[Table]:
     """The table that a frozen attrs class is read from.
 
