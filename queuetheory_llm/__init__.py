@@ -57,6 +57,8 @@ _PUBLIC = {
     "Selection": "queuetheory_llm.files.profiles",
     "Gemm": "queuetheory_llm.files.profiles",
     "load_model": "queuetheory_llm.files.model_file",
+    "sweep": "queuetheory_llm.files.sweep",
+    "read_sweep": "queuetheory_llm.files.sweep_store",
     "read_trace": "queuetheory_llm.files.traces.reader",
     "Verdict": "queuetheory_llm.verdict",
     "Basis": "queuetheory_llm.verdict",

@@ -71,14 +71,14 @@ def _faults(model: type[BaseModel], item: Mapping[str, Any]) -> list[tuple[Path,
         return [(where, fault) for fault in cause.faults]
     keys = [field.alias or name for name, field in model.model_fields.items()]
     if item["type"] == "extra_forbidden":
-        return [(where, f"unknown key; {_near(str(where[-1]), keys)}")]
+        return [(where, f"unknown key; {near_word(str(where[-1]), keys)}")]
     if item["type"] == "missing":
         hint = next(f.description for n, f in model.model_fields.items() if (f.alias or n) == where[-1])
         return [(where, f"missing; {hint or 'add it'}")]
     return [(where, str(item["msg"]))]
 
 
-def _near(word: str, known: Sequence[str]) -> str:
+def near_word(word: str, known: Sequence[str]) -> str:
     """How to mend a word that is not one of ``known``."""
     close = get_close_matches(word, known, n=1)
     return f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
@@ -97,7 +97,7 @@ def reading(read: Callable[[Any], Any]) -> PlainValidator:
 def one_of(known: Sequence[str], raw: object) -> str:
     """A word out of a list; `InvalidInput` with the nearest one otherwise."""
     if raw not in known:
-        raise InvalidInput(f"{raw!r} is not known; {_near(str(raw), known)}")
+        raise InvalidInput(f"{raw!r} is not known; {near_word(str(raw), known)}")
     return str(raw)
 
 
@@ -115,9 +115,9 @@ def read_duration(raw: object) -> Any:
     return to_seconds(raw)
 
 
-@cache  # making a pydantic model takes milliseconds, and a sweep reads thousands of files
+@cache
 def table_of(cls: type, aliases: tuple[tuple[str, str], ...] = (), law: str | None = None) -> type[Table]:
-    """The table that a frozen attrs class is read from.
+    """The table that a frozen attrs class is read from, made once: a sweep reads thousands of files.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def read_law(laws: Mapping[str, type[T]], aliases: Mapping[str, tuple[tuple[str,
         Name -> (field, key) pairs; see `table_of`.
     """
     name = law_name(list(laws), raw)
-    cls = laws[name]
+    cls: Any = laws[name]  # a type: mypy doubts that those are hashable
     table: Table = read_table(table_of(cls, aliases.get(name, ()), name), raw)
     given = {field: getattr(table, field) for field in table.model_fields_set if field != "law"}
-    return build(lambda: cls(**given))
+    return build(lambda: cast("T", cls(**given)))
