@@ -10,7 +10,7 @@ import attrs
 from cyclopts import Parameter
 
 from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.exact.numbers import to_count, to_fraction
+from queuetheory_llm.exact.numbers import to_count, to_fraction, to_seconds
 from queuetheory_llm.files.model_file import load_model
 from queuetheory_llm.files.traces.reader import read_trace
 from queuetheory_llm.model.arrivals import Arrivals, PoissonArrivals
@@ -62,6 +62,11 @@ def positive_flag(flag: str, text: str, read: Callable[[str], Fraction] = to_fra
     if value == 0:
         raise InvalidInput(f"{flag}: {text} is not positive; give a number above 0")
     return value
+
+
+def flag_seconds(text: str) -> Fraction:
+    """A bare number counts seconds, as everywhere on the command line."""
+    return to_seconds(text) if text[-1:].isalpha() else to_fraction(text)
 
 
 def read_schedulers(names: Sequence[str] | None, default: Sequence[str] = ("sarathi",)) -> list[Policy]:

@@ -21,6 +21,7 @@ COMMANDS = {
     "capacity": "Largest stable requests/s per scheduler, and the limit that binds.",
     "classify": "Schedulers x topologies: work-conserving? K-FCFS? throughput-optimal?",
     "simulate": "Run one system: verdict, token drift, latencies, batch log.",
+    "sweep": "Simulate every combination of model values, schedulers and seeds, on all cores or a cluster.",
     "fit": "Fit a batch-time law to a GPU profile and write a model file.",
     "models": "List the packaged models and their sources.",
 }

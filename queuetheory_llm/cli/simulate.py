@@ -23,13 +23,13 @@ from queuetheory_llm.cli.inputs import (
     Strict,
     TraceFlag,
     count_flag,
+    flag_seconds,
     positive_flag,
     read_question,
     read_schedulers,
 )
 from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table, print_written
 from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.exact.numbers import to_fraction, to_seconds
 from queuetheory_llm.files.atomic import check_target, write_atomically
 from queuetheory_llm.files.model_file import load_model
 from queuetheory_llm.files.traces.reader import read_trace
@@ -83,7 +83,7 @@ def simulate(
     if trace is not None:
         _refuse_beside_trace(rate=rate, prefill=prefill, decode=decode)
     start = count_flag("--seed", seed)
-    seconds = None if horizon is None else positive_flag("--horizon", horizon, _horizon)
+    seconds = None if horizon is None else positive_flag("--horizon", horizon, flag_seconds)
     if trace is not None:
         engine = load_model(model, first_token=first_token).engine
         recorded = read_trace(trace, first_token=first_token, strict=strict)
@@ -135,11 +135,6 @@ def _refuse_beside_trace(**flags: str | None) -> None:
     ]
     if faults:
         raise InvalidInput(faults)
-
-
-def _horizon(text: str) -> Fraction:
-    """A bare number counts seconds, as everywhere on the command line."""
-    return to_seconds(text) if text[-1:].isalpha() else to_fraction(text)
 
 
 @attrs.frozen(kw_only=True)

@@ -36,7 +36,7 @@ _MOST_FAULTS = 10  # values refused at a time
 def sweep(
     model: System | str | Path,
     *,
-    grid: Mapping[str, str | Sequence[Any]] | None = None,
+    grid: Mapping[str, str | Sequence[Any]] | Sequence[Axis] = (),
     schedulers: Iterable[Scheduler | str] | Scheduler | str = "sarathi",
     seeds: int = 1,
     horizon: Number | None = None,
@@ -53,7 +53,7 @@ def sweep(
     ----------
     model : System, path or name
         A system, a model file or the name of a packaged model.
-    grid : mapping, optional
+    grid : mapping, or sequence of Axis, optional
         Key of the model file, dotted (``engine.b_max``, ``workload.class.chat.weight``), to its values: a sequence,
         or a text as after ``--grid KEY=``, such as "128,256" or "8:14:0.5".
     schedulers : rules or their names
@@ -94,7 +94,7 @@ def sweep(
     ['STABLE', 'UNSTABLE']
     """
     rules = [schedulers] if isinstance(schedulers, str) or hasattr(schedulers, "form") else schedulers
-    axes = [Axis.of(key, values) for key, values in (grid or {}).items()]
+    axes = [Axis.of(key, values) for key, values in grid.items()] if isinstance(grid, Mapping) else grid
     plan = Plan.of(
         axes,
         schedulers=cast("Iterable[Scheduler | str]", rules),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from queuetheory_llm.plots.style import (
-    EDGE,
     GREY,
     INK,
     PALETTE,
@@ -15,9 +14,9 @@ from queuetheory_llm.plots.style import (
     figure_bytes,
     figure_of,
     framed_axes,
+    make_room,
     number_text,
     plain_axes,
-    renderer_of,
 )
 from queuetheory_llm.simulation.judge import Simulation
 from queuetheory_llm.simulation.run import Run
@@ -84,17 +83,8 @@ def draw_simulation(simulation: Simulation, ax: Axes | None = None) -> Axes:
     ax.set_ylabel("token backlog (tokens)", fontsize=TEXT)
     ax.legend(loc="upper left", fontsize=SMALL, frameon=False, ncols=3, borderaxespad=0.2)
     if new:
-        _make_room(ax)
+        make_room(ax)
     return ax
-
-
-def _make_room(ax: Axes) -> None:
-    """Move the left side of the axes until its texts are on the figure."""
-    figure, place = figure_of(ax), ax.get_position()
-    texts = ax.yaxis.get_tightbbox(renderer_of(figure))
-    if texts is not None:
-        missing = max(0.0, EDGE - texts.x0 / figure.dpi) / figure.get_size_inches()[0]
-        ax.set_position((place.x0 + missing, place.y0, place.width - missing, place.height))
 
 
 def _draw_drift(ax: Axes, run: Run, drift: Drift) -> float:

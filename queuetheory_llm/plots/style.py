@@ -102,6 +102,15 @@ def _line_of(figure: Figure, text: str, x: float, y: float, **style: Any) -> flo
     return float(drawn.get_window_extent(renderer_of(figure)).height / figure.dpi + 0.05)
 
 
+def make_room(ax: Axes) -> None:
+    """Move the left side of the axes until its texts are on the figure."""
+    figure, place = figure_of(ax), ax.get_position()
+    texts = ax.yaxis.get_tightbbox(renderer_of(figure))
+    if texts is not None:
+        missing = max(0.0, EDGE - texts.x0 / figure.dpi) / figure.get_size_inches()[0]
+        ax.set_position((place.x0 + missing, place.y0, place.width - missing, place.height))
+
+
 def fit_width(drawn: Text, pixels: float) -> None:
     """Break a text into lines no wider than ``pixels``."""
     text = drawn.get_text()

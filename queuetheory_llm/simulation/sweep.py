@@ -391,7 +391,7 @@ class SweepResult(Result):
         ----------
         ax : Axes, optional
         x : str, optional
-            Key of the grid; by default the first that takes several numbers.
+            Key of the grid; by default the one that takes most numbers.
         y : str, optional
             Column with numbers; by default the token drift.
 
