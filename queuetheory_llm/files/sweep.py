@@ -111,10 +111,14 @@ def sweep(
     told = progress or (lambda _, __: None)
     told(len(kept.rows), len(plan))
     left = [index for index in range(len(plan)) if index not in kept.rows]
-    for index, row in run_points(models.tasks(left), n_jobs=min(workers, max(1, len(left))), backend=backend):
-        kept.add(index, row)
-        told(len(kept.rows), len(plan))
-    kept.finish(len(plan))
+    try:
+        for index, row in run_points(models.tasks(left), n_jobs=min(workers, max(1, len(left))), backend=backend):
+            kept.add(index, row)
+            told(len(kept.rows), len(plan))
+        kept.finish(len(plan))
+    except BaseException:
+        kept.discard_empty()
+        raise
     return SweepResult(
         model=models.document.name,
         question=plan.question(),
@@ -148,11 +152,14 @@ class _Kept:
         else:
             self._store.add(index, row)
 
+    def discard_empty(self) -> None:
+        """Leave no file without a result behind."""
+        if self._store is not None and all(row[ERROR] is not None for row in self.rows.values()):
+            self._store.discard()
+
     def finish(self, points: int) -> None:
         """Close the file; refuse a sweep of nothing but errors."""
         if all(row[ERROR] is not None for row in self.rows.values()):
-            if self._store is not None:
-                self._store.discard()
             first = self.rows[0]
             place = ", ".join(f"{key} = {value}" for key, value in first.items() if key != ERROR)
             raise InvalidInput(f"every point fails ({points} of them); the first, {place}: {first[ERROR]}")

@@ -128,7 +128,7 @@ class SweepStore:
         write_atomically(self._path, self._content())
 
     def discard(self) -> None:
-        """Remove the file, whose points are all errors."""
+        """Remove the file."""
         self._path.unlink(missing_ok=True)
 
 

@@ -47,6 +47,7 @@ BACKENDS: tuple[Backend, ...] = ("loky", "dask", "ray")
 SCHEDULER, SEED, ERROR = "scheduler", "seed", "error"
 
 _SHOWN = 100  # rows in a notebook
+_IDLE = 30  # seconds after which a process without work ends
 _SHARE = 4  # points per worker that go out together where results come back only all at once
 
 
@@ -256,34 +257,38 @@ def run_points(tasks: Iterable[Task], *, n_jobs: int, backend: Backend) -> Itera
     InvalidInput
         If there is no cluster, a worker dies, or the package is missing there or has another version.
     """
-    from joblib import Parallel, delayed
+    from joblib import Parallel, delayed, parallel_config
 
     jobs = (delayed(run_point)(task) for task in tasks)
     try:
         if backend == "ray":
             yield from _run_on_ray(jobs)
             return
-        parallel = Parallel(n_jobs=n_jobs, backend=_require_client(backend), return_as="generator_unordered")
+        with parallel_config(**_options(backend, n_jobs)):
+            parallel = Parallel(return_as="generator_unordered")
         with closing(parallel(jobs)) as rows:
             yield from rows
     except BrokenProcessPool:
         raise InvalidInput("--workers: a worker was killed, out of memory perhaps; use fewer workers") from None
+    except TimeoutError:
+        raise InvalidInput("--cluster: it has no worker; start one") from None
+
+
+def _options(backend: Backend, n_jobs: int) -> dict[str, Any]:
+    """The backend as joblib takes it, once the client that "dask" needs is there."""
+    if backend == "loky":  # its processes outlive a parent that is killed by this long
+        return {"backend": backend, "n_jobs": n_jobs, "idle_worker_timeout": _IDLE}
+    try:
+        from dask.distributed import get_client
+
+        get_client().run(exec, f"import {__name__}")  # a worker without it would leave joblib waiting for ever
     except ModuleNotFoundError as error:
-        raise InvalidInput(f"workers: no module {error.name} on a worker; install queuetheory_llm there") from None
-
-
-def _require_client(backend: Backend) -> Backend:
-    """The backend, once the client that "dask" needs is there."""
-    if backend == "dask":
-        try:
-            from dask.distributed import get_client
-
-            get_client()
-        except ImportError:
-            raise InvalidInput("dask: is not installed; pip install 'queuetheory-llm[cluster]'") from None
-        except ValueError:
-            raise InvalidInput("dask: there is no client; make a dask.distributed.Client first") from None
-    return backend
+        raise InvalidInput(
+            f"dask: no module {error.name}; pip install 'queuetheory-llm[cluster]' here and there"
+        ) from None
+    except ValueError:
+        raise InvalidInput("dask: there is no client; make a dask.distributed.Client first") from None
+    return {"backend": backend, "n_jobs": -1}
 
 
 def _run_on_ray(jobs: Iterator[Any]) -> Iterator[tuple[int, Row]]:
@@ -291,13 +296,16 @@ def _run_on_ray(jobs: Iterator[Any]) -> Iterator[tuple[int, Row]]:
     from joblib import Parallel, effective_n_jobs, parallel_config
 
     try:
+        ray = import_module("ray")
         import_module("ray.util.joblib").register_ray()
     except ImportError:
         raise InvalidInput("ray: is not installed; pip install ray") from None
-    with parallel_config(backend="ray"):
-        workers = effective_n_jobs(-1)
+    if not ray.is_initialized():
+        ray.init(logging_level="error", log_to_driver=False)
+    with parallel_config(backend="ray", n_jobs=-1):
+        parallel, workers = Parallel(), effective_n_jobs(-1)
     while share := list(islice(jobs, _SHARE * workers)):
-        yield from Parallel(n_jobs=workers, backend="ray")(share)
+        yield from parallel(share)
 
 
 @attrs.frozen(kw_only=True, eq=False)
