@@ -152,7 +152,7 @@ def read_sweep(path: str | Path) -> SweepResult:
     _require_schema(found, path)
     rows, torn = _rows(content, found, Path(path))
     missing = found["points"] - len(rows)
-    notes = [f"{path}: {torn} torn lines left out"] if torn else []
+    notes = [f"{path}: {torn} torn line{'s' * (torn > 1)} left out"] if torn else []
     if missing:
         notes.append(f"{path}: {missing} of {found['points']} points are not finished")
     return SweepResult(

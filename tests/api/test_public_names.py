@@ -16,8 +16,8 @@ MODEL = {
     "WeibullInterval", "Trace", "TraceArrivals",
 }  # fmt: skip
 RULES = {"Batch", "Pass", "Policy", "Scheduler", "View", "SCHEDULERS"}
-FILES = {"read_trace", "read_profile", "Selection", "Gemm"}
-ANSWERS = {"simulate_trace", "fit_profile", "Verdict", "Basis", "Judgement"}
+FILES = {"read_trace", "read_sweep", "read_profile", "Selection", "Gemm"}
+ANSWERS = {"simulate_trace", "sweep", "fit_profile", "Verdict", "Basis", "Judgement"}
 ERRORS = {
     "QueueTheoryError", "InvalidInput", "InvalidModel", "InfeasibleRequest", "AssumptionViolated", "NotConverged",
 }  # fmt: skip

@@ -34,6 +34,7 @@ def answers() -> dict[str, Result]:
         "StabilityRegion": outer_region(ENGINE),
         "RegionAnswer": qt.stability_region(ENGINE, WORKLOAD),
         "CapacityAnswer": qt.capacity(ENGINE, WORKLOAD),
+        "SweepResult": qt.sweep(qt.System(engine=ENGINE, workload=WORKLOAD), seeds=2, horizon=60, n_jobs=1),
     }
 
 
@@ -43,7 +44,9 @@ def simulated() -> Simulation:
     return found
 
 
-@pytest.mark.parametrize("name", ["Threshold", "Classification", "Simulation", "StabilityRegion", "RegionAnswer"])
+@pytest.mark.parametrize(
+    "name", ["Threshold", "Classification", "Simulation", "StabilityRegion", "RegionAnswer", "SweepResult"]
+)
 def test_every_answer_has_data_a_figure_and_a_table(name: str) -> None:
     answer = answers()[name]
     assert type(answer).__name__ == name
