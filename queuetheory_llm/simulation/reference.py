@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 
-from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.schedulers.policy import Batch, Policy, Scheduler, View
 from queuetheory_llm.simulation.clock import LAST_TICK, BatchTicks, Clock
+from queuetheory_llm.simulation.limits import BrokenLimit, checked_tokens, refusal, require_batch
 from queuetheory_llm.simulation.requests import Requests, Ticks
 from queuetheory_llm.simulation.run import NEVER, BatchLog, Progress, Run, Series, watched
 
@@ -64,7 +63,7 @@ def run(
         If the rule forms a batch that breaks a limit of the model, or the run outlives the clock.
     """
     requests.require_feasible(scheduler, engine)
-    state = _State(engine, scheduler, requests)
+    state = _State(engine, requests)
     duration = BatchTicks(engine.batch_time, clock)
     record = _Record(watched(requests, until) if watch is None else watch, log)
     now = 0
@@ -78,10 +77,10 @@ def run(
         batch = scheduler.form(state.view)
         try:
             if not isinstance(scheduler, Policy):
-                _check_form(batch)
-            tokens = state.check(batch)
-        except _Broken as broken:
-            raise state.refusal(record.batches, clock.seconds(now), broken) from None
+                require_batch(batch)
+            tokens = checked_tokens(batch, state.view, state.arrived)
+        except BrokenLimit as broken:
+            raise refusal(scheduler.name, state.view, record.batches, clock.seconds(now), broken) from None
         end = now + duration[tokens]
         if end > LAST_TICK:
             raise clock.overflow()
@@ -93,10 +92,6 @@ def run(
         now = end
     record.watch(state, now, None)
     return Run(clock=clock, requests=requests, until=until, **record.results(requests), **state.arrays())
-
-
-class _Broken(Exception):
-    """A limit of the model that a batch breaks, in words."""
 
 
 class _Record:
@@ -144,8 +139,7 @@ class _State:
     insertion. Only requests that change phase touch these; a decode token costs one decrement.
     """
 
-    def __init__(self, engine: Engine, scheduler: Scheduler, requests: Requests) -> None:
-        self.name = scheduler.name
+    def __init__(self, engine: Engine, requests: Requests) -> None:
         self.arrival: list[int] = requests.arrival.tolist()
         self.prompt: list[int] = requests.prefill.tolist()
         self.prefill_left: list[int] = self.prompt.copy()
@@ -163,8 +157,6 @@ class _State:
         )
         self.gap = [0] * len(self.arrival)  # longest so far
         self.longest_gap = self.gap.copy()
-        self.b_max = engine.b_max
-        self.k_max = engine.b_max if engine.k_max is None else engine.k_max
         self.view = View(
             b_max=engine.b_max,
             k_max=engine.k_max,
@@ -196,51 +188,6 @@ class _State:
             request += 1
         self.arrived = request
         return bool(self.prefilling or self.decoding or request < len(arrival))
-
-    def check(self, batch: Batch) -> int:
-        """Tokens of the batch, which must keep to the model; `_Broken` names the limit it breaks."""
-        tokens = self._check_prefill(batch) + self._check_decode(batch)
-        if tokens > self.b_max:
-            raise _Broken(f"{tokens} tokens are above the budget b_max = {self.b_max}")
-        if batch.requests > self.k_max:
-            raise _Broken(f"{batch.requests} requests are above the batch size k_max = {self.k_max}")
-        if tokens == 0:
-            raise _Broken(f"it serves nothing although {self.present} requests are present; a rule may not idle then")
-        return tokens
-
-    def _check_prefill(self, batch: Batch) -> int:
-        tokens = 0
-        for request, count in batch.prefill:
-            left = self._left(request)
-            if not 1 <= count <= left:
-                raise _Broken(f"{count} prompt tokens for request {request}, which has {left} left")
-            tokens += int(count)
-        if len(batch.prefill) > 1:
-            _check_distinct([request for request, _ in batch.prefill])
-        return tokens
-
-    def _left(self, request: int) -> int:
-        """Prompt tokens left of a request that is present and in its prompt."""
-        if not 0 <= request < self.arrived:
-            raise _Broken(f"request {request} is not present")
-        left = self.prefill_left[request]
-        if not left:
-            raise _Broken(f"request {request} has no prompt tokens left")
-        return left
-
-    def _check_decode(self, batch: Batch) -> int:
-        count = len(batch.decode)
-        if batch.decode != self.decoding[:count]:  # the usual batch is the oldest ones, and then needs no more
-            _check_distinct(batch.decode)
-            strange = set(batch.decode).difference(self.decoding)
-            if strange:
-                raise _Broken(f"a decode token for request {min(strange)}, which is not decoding")
-        return count
-
-    def refusal(self, index: int, seconds: float, broken: _Broken) -> InvalidInput:
-        """The error that names the rule, the state and the limit broken."""
-        state = f"prefilling {_some(self.prefilling)}, decoding {_some(self.decoding)}, running {_some(self.running)}"
-        return InvalidInput(f"scheduler {self.name}: batch {index} at {seconds:g} s: {broken}; state: {state}")
 
     def credit(self, batch: Batch, start: int, end: int) -> None:
         """Credit the tokens of a batch that lasts from ``start`` to ``end``."""
@@ -309,26 +256,6 @@ class _State:
         }
 
 
-def _check_form(batch: object) -> None:
-    """Refuse what is no `Batch` of whole numbers; a `Policy` forms no other."""
-    if not isinstance(batch, Batch):
-        raise _Broken(f"form returned {type(batch).__name__}; return a Batch")
-    if not isinstance(batch.prefill, list) or not isinstance(batch.decode, list):
-        raise _Broken("prefill and decode of a Batch are lists; give lists")
-    for part in batch.prefill:
-        if not isinstance(part, tuple | list) or len(part) != 2:
-            raise _Broken(f"prefill holds {part!r}; give pairs (request, tokens)")
-    for number in (*batch.decode, *(number for part in batch.prefill for number in part)):
-        if isinstance(number, bool) or not isinstance(number, Integral):
-            raise _Broken(f"{number!r} is no whole number; give the numbers of the view")
-
-
-def _check_distinct(requests: list[int]) -> None:
-    if len(set(requests)) < len(requests):
-        twice = next(request for request in requests if requests.count(request) > 1)
-        raise _Broken(f"request {twice} appears twice in one phase")
-
-
 def _leave(queue: deque[int], request: int) -> None:
     """Take a request out of a queue; cheap at both ends."""
     if queue[0] == request:
@@ -337,8 +264,3 @@ def _leave(queue: deque[int], request: int) -> None:
         queue.pop()
     else:
         queue.remove(request)
-
-
-def _some(requests: deque[int] | list[int]) -> str:
-    shown = ", ".join(str(request) for request in list(requests)[:5])
-    return f"[{shown}{', ...' if len(requests) > 5 else ''}] ({len(requests)})"
