@@ -86,3 +86,10 @@ def longest_prompt(rule, engine, most=8):
     """The longest prompt to draw for a rule on an engine: what it can run, at most ``most`` tokens."""
     limit = rule.longest_prompt(engine.b_max)
     return most if limit is None else min(limit, most)
+
+
+@st.composite
+def request_rows(draw, longest, most=10):
+    """Requests as (arrival in quarters of a second, prefill, decode), sorted by arrival; ``longest`` bounds prompts."""
+    row = st.tuples(st.integers(0, 60), st.integers(0, longest), st.integers(0, 6)).filter(lambda row: row[1] + row[2])
+    return sorted(draw(st.lists(row, min_size=1, max_size=most)), key=lambda row: row[0])

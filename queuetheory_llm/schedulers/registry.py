@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 import attrs
 
 from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.model.lengths import RequestLengths
+from queuetheory_llm.schedulers.array_rule import ArrayRule
 from queuetheory_llm.schedulers.fastertransformer import FASTERTRANSFORMER
+from queuetheory_llm.schedulers.max_pressure import max_pressure
+from queuetheory_llm.schedulers.max_weight import max_weight
 from queuetheory_llm.schedulers.orca import ORCA
 from queuetheory_llm.schedulers.orca_whole import ORCA_WHOLE
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
@@ -34,6 +39,12 @@ SCHEDULERS: Mapping[str, Policy] = {
         TENSORRT_LLM,
         STATIC,
     )
+}
+
+#: Rules made for one engine and the mean lengths of its requests.
+ADAPTIVE: Mapping[str, Callable[[Engine, RequestLengths], ArrayRule]] = {
+    "max-weight": max_weight,
+    "max-pressure": max_pressure,
 }
 
 #: Flags without a value: the switch each sets.
@@ -73,6 +84,20 @@ def parse_scheduler(text: str) -> Policy:
                 raise InvalidInput(f"--scheduler: {text!r} sets {field} twice; keep one of the flags")
             changes[field] = value
     return attrs.evolve(SCHEDULERS[name], name=text.strip(), **changes) if changes else SCHEDULERS[name]
+
+
+def scheduler_for(text: str, engine: Engine, lengths: RequestLengths) -> Scheduler:
+    """The rule named by ``text``: an adaptive one made for the engine and the lengths, else by `parse_scheduler`.
+
+    Examples
+    --------
+    >>> from queuetheory_llm import Engine, Staircase, Workload
+    >>> engine = Engine(batch_time=Staircase(c="11.28 ms", a="35.47 ms", b0=128), b_max=1024, k_max=100)
+    >>> scheduler_for("max-pressure", engine, Workload.of(prefill=290, decode=990)).name
+    'max-pressure'
+    """
+    make = ADAPTIVE.get(text.strip())
+    return parse_scheduler(text) if make is None else make(engine, lengths)
 
 
 def to_scheduler(rule: Scheduler | str) -> Scheduler:

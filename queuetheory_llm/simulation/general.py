@@ -58,17 +58,13 @@ def run_general(
 
 @lru_cache(maxsize=64)
 def _driver(function: ArrayFunction) -> tuple[Callable[..., int], Any]:
-    """`drive` and the rule, compiled together; rules of the package are kept on disk, a user's in memory only."""
+    """`drive` and the rule, compiled in memory: a disk cache would not see that a helper in another file changed."""
     import numba
     from numba.extending import register_jitable
 
     while HELPERS:
         register_jitable(HELPERS.pop())
-    if hasattr(function, "py_func"):
-        form: Any = function
-    else:
-        ours = function.__module__.startswith("queuetheory_llm.")
-        form = numba.njit(boundscheck=True, cache=ours)(function)
+    form: Any = function if hasattr(function, "py_func") else numba.njit(boundscheck=True)(function)
     return numba.njit(kernel.drive), form
 
 
