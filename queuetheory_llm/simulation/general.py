@@ -185,7 +185,7 @@ class _Going:
             first_decode=of[kernel.FIRST_DECODE],
             last_prefill=of[kernel.LAST_PREFILL],
             finish=of[kernel.FINISH],
-            longest_gap=of[kernel.LONGEST_GAP],
+            longest_gap=np.where(of[kernel.FINISH] == NEVER, 0, of[kernel.LONGEST_GAP]),
             series=Series.of(self.requests, self.watch.ticks, self.watch.seen),
             batches=at[kernel.BATCHES],
             tokens=at[kernel.TOKENS],
