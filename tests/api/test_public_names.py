@@ -15,9 +15,14 @@ MODEL = {
     "ConstantInterval", "ExponentialInterval", "UniformInterval", "GammaInterval", "LogNormalInterval",
     "WeibullInterval", "Trace", "TraceArrivals",
 }  # fmt: skip
-RULES = {"Batch", "Pass", "Policy", "Scheduler", "View", "SCHEDULERS"}
+RULES = {
+    "Batch", "Pass", "Policy", "Scheduler", "View", "SCHEDULERS", "ArrayBatch", "ArrayRule", "ArrayView",
+    "scheduler_for",
+}  # fmt: skip
 FILES = {"read_trace", "read_sweep", "read_profile", "Selection", "Gemm"}
-ANSWERS = {"simulate_trace", "sweep", "fit_profile", "Verdict", "Basis", "Judgement"}
+ANSWERS = {
+    "simulate_trace", "outer_bound", "workload_bound", "sweep", "fit_profile", "Verdict", "Basis", "Judgement",
+}  # fmt: skip
 ERRORS = {
     "QueueTheoryError", "InvalidInput", "InvalidModel", "InfeasibleRequest", "AssumptionViolated", "NotConverged",
 }  # fmt: skip
