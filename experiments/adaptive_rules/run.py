@@ -22,7 +22,8 @@ DIRECTIONS = ((290, 990), (10, 35), (1000, 500), (10, 1000))
 STAIRS = (128, 16, 1)
 RULES = ("orca", "sarathi", "sarathi+target=128", "max-weight", "max-pressure")
 FRACTIONS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 0.99)
-REQUESTS = 30_000
+#: Length of a run: at least so many requests, and so many decode tokens.
+REQUESTS, DECODE_TOKENS = 30_000, 10_500_000
 #: Share of the load that the backlog grows by, over the second half of a run, from which on it is said to grow.
 GROWS = 0.015
 
@@ -48,6 +49,15 @@ def workload(law: str, prefill: int, decode: int) -> qt.Workload:
     )
 
 
+def growth(rule: str, on: qt.Engine, lengths: qt.Workload, rate: Fraction, requests: int) -> float:
+    """Growth of the token backlog as a share of the load: second half of a run from empty, Poisson arrivals."""
+    arriving = lengths.with_arrivals(qt.PoissonArrivals(rate=rate))
+    horizon = Fraction(int(1000 * requests / rate), 1000)
+    run = qt.simulate(on, qt.scheduler_for(rule, on, lengths), arriving, horizon=horizon, seed=1).run
+    half = run.series.since(run.until // 2)
+    return half.slope * run.clock.rate / float(rate * lengths.mean_tokens)
+
+
 @attrs.frozen(kw_only=True)
 class Cell:
     """One rule on one engine under one workload."""
@@ -58,19 +68,13 @@ class Cell:
     decode: int
     rule: str
 
-    def growth(self, fraction: float, *, requests: int = REQUESTS, of_outer: bool = False, seed: int = 1) -> float:
-        """Growth of the token backlog as a share of the load, from empty, Poisson arrivals.
-
-        At ``fraction`` of the workload's own bound, or of the region R of Theorem 10.
-        """
+    def growth(self, fraction: float, *, requests: int | None = None) -> float:
+        """Growth of the token backlog as a share of the load, at ``fraction`` of the workload's own bound."""
         lengths, on = workload(self.law, self.prefill, self.decode), engine(self.b0)
-        bound = (qt.outer_bound if of_outer else qt.workload_bound)(on, lengths).requests_per_s
+        bound = qt.workload_bound(on, lengths).requests_per_s
         rate = Fraction(bound).limit_denominator(10**9) * Fraction(str(fraction))
-        rule = qt.scheduler_for(self.rule, on, lengths)
-        arriving = lengths.with_arrivals(qt.PoissonArrivals(rate=rate))
-        run = qt.simulate(on, rule, arriving, horizon=Fraction(int(1000 * requests / rate), 1000), seed=seed).run
-        half = run.series.since(run.until // 2)
-        return half.slope * run.clock.rate / float(rate * lengths.mean_tokens)
+        count = max(REQUESTS, DECODE_TOKENS // self.decode) if requests is None else requests
+        return growth(self.rule, on, lengths, rate, count)
 
     def bracket(self) -> tuple[float | None, float | None]:
         """Largest fraction held and smallest at which the backlog grows, among `FRACTIONS`, by bisection."""
