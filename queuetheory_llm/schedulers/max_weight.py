@@ -22,7 +22,8 @@ def max_weight(engine: Engine, lengths: RequestLengths) -> ArrayRule:
     Q_p is the number of requests still in their prompt times m_p, Q_d the number of all requests times m_d: those in
     their prompt will decode too. The rule serves the batch of the oldest requests that maximises
     (Q_p x + Q_d y)/t(x + y), the smaller one on ties. Its decodes weigh although most of them may not be ready, and a
-    rule that follows them starves the prompts that would make them ready: it is not throughput-optimal in general.
+    rule that follows them starves the prompts that would make them ready. It is not throughput-optimal in general, and
+    not with a whole number of stairs and k_max <= b0 either: simulated counterexamples in experiments/adaptive_rules.
     """
     return ArrayRule(
         name="max-weight",

@@ -109,13 +109,13 @@ class _Going:
 
     def drive(self, until: int) -> int:
         """Let the kernel run; compiles the rule first."""
-        import numba
+        from numba.core.errors import NumbaError
 
         limits = (self.engine.b_max, self.engine.b_max if self.engine.k_max is None else self.engine.k_max, until)
         try:
             go, form = _driver(self.rule.function)
             code = go(form, self.values, self.state, self.batch, self.watch, self.log, limits, _PAUSE)
-        except numba.errors.NumbaError as error:
+        except NumbaError as error:
             raise InvalidInput(
                 f"scheduler {self.rule.name}: numba cannot compile the rule ({_gist(error)}); write it in the Python "
                 "that numba knows, and mark what it calls with helper"

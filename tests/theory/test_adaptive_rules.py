@@ -118,13 +118,25 @@ def test_the_bound_for_constant_prompts_is_not_always_reached_by_any_rule():
     assert RUN.growth("max-pressure", on, lengths, 70, 40_000) < RUN.GROWS
 
 
-def test_a_rule_with_a_target_beats_max_pressure_where_slots_are_few():
-    """The counterexample to max-pressure: cutting a prompt looks free to it and costs a slot, one of eight."""
+def test_a_rule_with_a_target_beats_both_where_slots_are_few():
+    """The counterexample to both, under Assumption 1 with k_max <= b0.
+
+    Cutting a prompt looks free to a weight per token, and costs a slot, one of eight.
+    """
     on = qt.Engine(batch_time=Staircase(c="20 ms", a="10 ms", b0=16), b_max=48, k_max=8)
+    assert on.whole_blocks
     lengths = qt.Workload.of(prefill=21, decode=20)
-    rate = Fraction(qt.workload_bound(on, lengths).requests_per_s) * Fraction(97, 100)
-    assert RUN.growth("max-pressure", on, lengths, rate, 200_000) > RUN.GROWS
-    assert RUN.growth("sarathi+target=16", on, lengths, rate, 200_000) < RUN.GROWS / 3
+    rate = Fraction(qt.workload_bound(on, lengths).requests_per_s) * Fraction(95, 100)
+    arriving = lengths.with_arrivals(qt.PoissonArrivals(rate=rate))
+    verdicts = {
+        rule: qt.simulate(on, scheduler_for(rule, on, lengths), arriving, horizon=300_000 / rate).measured.verdict
+        for rule in ("max-weight", "max-pressure", "sarathi+target=16")
+    }
+    assert verdicts == {
+        "max-weight": qt.Verdict.UNSTABLE,
+        "max-pressure": qt.Verdict.UNSTABLE,
+        "sarathi+target=16": qt.Verdict.STABLE,
+    }
 
 
 @pytest.mark.parametrize("rule", RUN.RULES)
