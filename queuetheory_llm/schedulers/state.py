@@ -37,13 +37,13 @@ class State:
 
     def view(self, b_max: int, k_max: int | None = None) -> View:
         """What a rule sees."""
-        positions = range(len(self.left))
+        positions, seated = range(len(self.left)), set(self.running)
         return View(
             b_max=b_max,
             k_max=k_max,
             prefilling=[i for i in positions if self.left[i][0]],
             decoding=[i for i in positions if not self.left[i][0]],
-            waiting=[i for i in positions if i not in self.running],
+            waiting=[i for i in positions if i not in seated],
             running=list(self.running),
             prefill_left=[prefill for prefill, _ in self.left],
         )
