@@ -141,6 +141,16 @@ class SaturatedEngine:
     def _endless_decodes(self) -> int:
         return 0 if self.plenty is Plenty.PROMPTS else self.engine.slots
 
+    @cached_property
+    def _in_reach(self) -> int:
+        """Fresh prompts that stand for endless ones: a policy completes all it touches but the last."""
+        if not isinstance(self.scheduler, Policy):
+            return self.engine.slots
+        least = min(left[0] for left, _ in self._law)
+        if self.scheduler.threshold is not None:
+            least = min(least, self.scheduler.threshold)
+        return min(self.engine.slots, self.engine.b_max // least + 2)
+
     def branches(self, state: State, unseen: int) -> Iterator[Branch]:
         """Every outcome of the batch formed with ``state`` in progress and ``unseen`` prompts behind it."""
         pending = [(state, unseen, 1.0)]
@@ -260,7 +270,7 @@ class SaturatedEngine:
         found: list[list[tuple[Branch, int]]] = []
         count = 0
         while len(found) < len(queue):
-            each = [(branch, numbered(branch.state)) for branch in self.branches(queue[len(found)], self.engine.slots)]
+            each = [(branch, numbered(branch.state)) for branch in self.branches(queue[len(found)], self._in_reach)]
             count += len(each)
             if len(queue) > _MOST_STATES or count > _MOST_BRANCHES:
                 raise NotConverged(f"the chain beside endless {self.plenty.value} has more than {len(queue)} states")
