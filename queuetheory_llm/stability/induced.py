@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 
 import attrs
 
+from queuetheory_llm.errors import InvalidInput, NotConverged
 from queuetheory_llm.exact.numbers import Number, Real, to_fraction
 from queuetheory_llm.exact.quarter_plane import Sign, classify
-from queuetheory_llm.errors import InvalidInput, NotConverged
 from queuetheory_llm.model.arrivals import Arrivals
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
@@ -165,9 +165,7 @@ class InducedThreshold(Threshold):
         if asked > self.high:
             reason = f"above {float(self.high):.6g} requests/s, carried from no start tried: {self.method}"
             return Judgement(verdict=Verdict.UNSTABLE, basis=Basis.FLUID, reason=reason, load=asked / self.high)
-        reason = (
-            f"between {float(self.low):.6g} and {float(self.high):.6g} requests/s it depends on the start: {self.method}"
-        )
+        reason = f"between {float(self.low):.6g} and {float(self.high):.6g} requests/s it depends on the start: {self.method}"
         return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason=reason)
 
 
@@ -289,11 +287,11 @@ class InducedChains:
     def threshold(self) -> InducedThreshold:
         """The largest rate up to which the drifts imply stability, by root search on the rate."""
         binding = "b_max" if self.engine.slots == self.engine.b_max else "k_max"
-        shared = {"scheduler": self.scheduler.name, "binding": binding}
+        name = self.scheduler.name
         falling = float(self.interior.prompts)  # below it prompts fall where both backlogs are large
         if self.decode_growth >= 0:
             root = self._decode_root(falling)
-            return InducedThreshold(low=root, high=root, method=_METHOD, **shared)
+            return InducedThreshold(low=root, high=root, method=_METHOD, scheduler=name, binding=binding)
         ends = [rates.prompts for rates in self.beside_prompts]
         most = min(falling, float(ends[-1]))
         root = self._decode_root(most) if most else most
@@ -301,7 +299,7 @@ class InducedChains:
             ends = [min(end, root) for end in ends]
         reducible = ends[-1] > ends[0]
         method = f"{_METHOD}; {_DEPENDS}" if reducible else _METHOD
-        return InducedThreshold(low=ends[0], high=ends[-1], method=method, **shared)
+        return InducedThreshold(low=ends[0], high=ends[-1], method=method, scheduler=name, binding=binding)
 
     def _decode_root(self, most: float) -> float:
         """The first rate below ``most`` at which endless decodes are no longer served fast enough; else ``most``."""

@@ -80,7 +80,7 @@ class Branch:
     unseen: int
 
 
-class _Unseen(Exception):  # noqa: N818 - a signal, no error
+class _Unseen(Exception):
     """The rule looks at a prompt whose length is not drawn yet."""
 
 
@@ -289,12 +289,14 @@ class SaturatedEngine:
         NotConverged
             If that takes too many states.
         """
-        waiting, before = _FIRST_WAITING, None
+        waiting = _FIRST_WAITING
+        before = self._queue.rates(rate, waiting, arrivals)
         while True:
+            waiting *= 2
             value = self._queue.rates(rate, waiting, arrivals)
-            if before is not None and abs(value.decode - before.decode) <= _AGREE * abs(value.decode):
+            if abs(value.decode - before.decode) <= _AGREE * abs(value.decode):
                 return value
-            before, waiting = value, 2 * waiting
+            before = value
 
     @cached_property
     def _queue(self) -> _Queue:
@@ -358,7 +360,7 @@ class _Queue:
             where[1].append((first[which, None] + come).ravel())
             where[2].append((chance[which, None] * law[None, :]).ravel())
         states = len(self._states) * width
-        moves = _sparse(*(np.concatenate(part) for part in where), states)
+        moves = _sparse(np.concatenate(where[0]), np.concatenate(where[1]), np.concatenate(where[2]), states)
         weight = _stationary(moves)[source] * chance
         return _averages(weight, [branch for _, branch, _ in rows])
 
