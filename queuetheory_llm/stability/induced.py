@@ -165,7 +165,8 @@ class InducedThreshold(Threshold):
         if asked > self.high:
             reason = f"above {float(self.high):.6g} requests/s, carried from no start tried: {self.method}"
             return Judgement(verdict=Verdict.UNSTABLE, basis=Basis.FLUID, reason=reason, load=asked / self.high)
-        reason = f"between {float(self.low):.6g} and {float(self.high):.6g} requests/s it depends on the start: {self.method}"
+        span = f"{float(self.low):.6g} .. {float(self.high):.6g} requests/s"
+        reason = f"within {span} it depends on the start: {self.method}"
         return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason=reason)
 
 

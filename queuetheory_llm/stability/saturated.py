@@ -294,7 +294,7 @@ class SaturatedEngine:
         while True:
             waiting *= 2
             value = self._queue.rates(rate, waiting, arrivals)
-            if abs(value.decode - before.decode) <= _AGREE * abs(value.decode):
+            if abs(float(value.decode) - float(before.decode)) <= _AGREE * float(value.decode):
                 return value
             before = value
 
