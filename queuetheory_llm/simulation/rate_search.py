@@ -1,7 +1,7 @@
 """The largest stable rate by simulation, where theory has no closed form.
 
-In overload the token backlog of an engine grows at a drift that is a smooth function of the rate, D(r) = r m - S(r) with
-m the tokens of a request and S the tokens served per second; the threshold is its root. So the rate is not bisected:
+In overload the token backlog grows at a drift that is a smooth function of the rate, D(r) = r m - S(r), with m the
+tokens of a request and S the tokens served per second; the threshold is its root. So the rate is not bisected:
 
 1. *Search.* Runs from empty in overload measure D, and a secant step leads from two of them to the root. The runs share
    their random numbers, so that D(r) - D(r') has little noise.
@@ -11,8 +11,9 @@ m the tokens of a request and S the tokens served per second; the threshold is i
    interval moves to the root between the two drifts, or the runs get longer.
 
 The drift of a window is regressed on what arrived in it beyond its mean, which is known exactly: most of the noise of
-a backlog is that of the arrivals. Intervals are Student's, over independent replications; over repetitions of the
-trace where a trace is replayed with scaled gaps.
+a backlog is that of the arrivals. Under a rule that starts requests in order of arrival, so are the tokens of the
+requests started, beyond the mean of as many (Wald). Intervals are Student's, over independent replications; over
+repetitions of the trace where a trace is replayed with scaled gaps.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from queuetheory_llm.model.arrivals import PoissonArrivals
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.trace import Trace, TraceArrivals
 from queuetheory_llm.model.workload import Workload
-from queuetheory_llm.schedulers.policy import Scheduler
+from queuetheory_llm.schedulers.policy import Policy, Scheduler
 from queuetheory_llm.simulation.clock import Clock, generators
 from queuetheory_llm.simulation.reference import run
 from queuetheory_llm.simulation.requests import Requests, Ticks, sample
@@ -47,7 +48,7 @@ _SEARCH_REQUESTS = 1_500  # of a replication in a run of the search
 _CONFIRM_REQUESTS = 4_000  # of a replication in each phase of the first confirmation
 _EXCESSES = (0.10, 0.04, 0.02)  # of the rates of the search above the root expected
 _OVERLOAD = 0.05  # while the backlog is made
-_ROUNDS = 12
+_ROUNDS = 24
 _LIFETIMES = 20  # of a request that never waits, in a phase
 _INSIDE = 0.45  # half of the interval that is tried, relative to the width asked for: a little is left for rounding
 _CENTRAL = 0.2  # an interval that is shown is moved once more if the root is further than this off its middle
@@ -212,7 +213,7 @@ class _Replay(_Stream):
 
     def sized(self, requests: int) -> int:
         del requests
-        return self.shape.size * _COPIES
+        return int(self.shape.size) * _COPIES
 
     def loading(self, expected: float) -> float:
         del expected
@@ -256,12 +257,10 @@ class _Runs:
     def drifts(self, phases: Sequence[Phase]) -> list[Drift]:
         """Drift of the token backlog in each measured phase, tokens/s, over all replications."""
         rows = [self._replication(phases, index) for index in range(self.stream.replications)]
-        measured = [phase for phase in phases if phase.measured]
-        return [self._estimate(phase, np.stack([row[index] for row in rows])) for index, phase in enumerate(measured)]
+        return [self._estimate(np.stack(each)) for each in zip(*rows, strict=True)]
 
     def _replication(self, phases: Sequence[Phase], index: int) -> list[Floats]:
-        """For each measured phase, by window: growth of the backlog, then arrivals, prompt and decode tokens beyond
-        their means, all per second."""
+        """For each measured phase, by window: growth of the backlog, then what it is regressed on, all per second."""
         spans = Fraction(sum(phase.requests for phase in phases)) / min(phase.rate for phase in phases)
         clock = Clock.fit(generators(self.engine.batch_time, self.engine.b_max), 2 * spans)
         rng = np.random.default_rng([self.seed, index])
@@ -278,28 +277,34 @@ class _Runs:
         found = []
         for phase, edge in zip(phases, edges, strict=True):
             if phase.measured:
-                backlog = series.backlog[np.searchsorted(series.ticks, edge)]
-                found.append(self._windows(phase, whole, clock, edge, backlog))
+                at = np.searchsorted(series.ticks, edge)
+                found.append(self._windows(phase, whole, clock, edge, series.backlog[at], series.waiting[at]))
         return found
 
-    def _windows(self, phase: Phase, requests: Requests, clock: Clock, edge: Ticks, backlog: Ticks) -> Floats:
+    def _windows(
+        self, phase: Phase, requests: Requests, clock: Clock, edge: Ticks, backlog: Ticks, waiting: Ticks
+    ) -> Floats:
+        means = self.stream.means
+        totals = [np.concatenate([[0], np.cumsum(each)]) for each in (requests.prefill, requests.decode)]
         come = np.searchsorted(requests.arrival, edge, side="right")
-        totals = np.stack(
-            [come, *(np.concatenate([[0], np.cumsum(each)])[come] for each in (requests.prefill, requests.decode))]
-        )
         seconds = np.diff(edge) / clock.rate
-        excess = np.diff(totals) / seconds - float(phase.rate) * self.stream.means[:, None]
-        return np.vstack([np.diff(backlog) / seconds, excess])[:, self.stream.settle :]
+        arrived = np.stack([np.diff(each) for each in (come, *(total[come] for total in totals))]) / seconds
+        parts = [np.diff(backlog)[None, :] / seconds, arrived - float(phase.rate) * means[:, None]]
+        if isinstance(self.scheduler, Policy):  # every policy starts requests in order of arrival
+            begun = come - waiting
+            started = np.stack([np.diff(total[begun]) for total in totals])
+            parts.append((started - means[1:, None] * np.diff(begun)) / seconds)
+        return np.vstack(parts)[:, self.stream.settle :]
 
-    def _estimate(self, phase: Phase, rows: Floats) -> Drift:
-        """From rows of shape (replications, 4, windows)."""
+    def _estimate(self, rows: Floats) -> Drift:
+        """From rows of shape (replications, 1 + what is regressed on, windows)."""
         from scipy.stats import t
 
         growth, excess = rows[:, 0], rows[:, 1:]
         if len(rows) > 1:
             centred = excess - excess.mean(axis=2, keepdims=True)
             slopes, *_ = np.linalg.lstsq(
-                centred.transpose(0, 2, 1).reshape(-1, 3),
+                centred.transpose(0, 2, 1).reshape(-1, excess.shape[1]),
                 (growth - growth.mean(axis=1, keepdims=True)).ravel(),
                 rcond=1e-8,
             )
@@ -360,8 +365,7 @@ class _Search:
             before, rate = (rate, drift), max(guess, 1e-6 * rate) * (1 + excess)
             drift = self._overloaded(rate).mean
             slope = (drift - before[1]) / (rate - before[0]) if rate != before[0] else self.tokens
-            # A slope far from that of a constant service rate is noise.
-            guess = rate - drift / float(np.clip(slope, self.tokens / 4, 4 * self.tokens))
+            guess = rate - drift / self._plausible(slope)
             self.report(f"at {rate:.5g} requests/s the backlog grows by {drift:.4g} tokens/s")
             if self.runs.requests > self.budget:
                 break
@@ -374,7 +378,11 @@ class _Search:
             if self.runs.requests > self.budget:
                 break
             low, high = (_rounded(root * (1 + side * _INSIDE * self.width)) for side in (-1, 1))
-            growing, falling = self._confirm(low, high, requests)
+            loading, growing, falling = self._confirm(low, high, requests)
+            if loading.mean < _OVERLOAD * root * self.tokens / 4:  # no overload at all, so no backlog to measure
+                self.report(f"at {float(high):.6g} requests/s no backlog forms")
+                root *= 1 + _OVERLOAD
+                continue
             self._note(low, high, growing, falling)
             met = growing.low > 0 and falling.high < 0
             self.report(f"between {float(low):.6g} and {float(high):.6g} requests/s: {'shown' if met else 'not yet'}")
@@ -402,17 +410,16 @@ class _Search:
             notes=notes,
         )
 
-    def _confirm(self, low: Fraction, high: Fraction, requests: int) -> tuple[Drift, Drift]:
-        """Drifts at ``high``, then at ``low``, from a backlog made before."""
+    def _plausible(self, slope: float) -> float:
+        """A slope of the drift in the rate; far from that of a constant service rate it is noise."""
+        return min(max(slope, 0.6 * self.tokens), 4 * self.tokens)
+
+    def _confirm(self, low: Fraction, high: Fraction, requests: int) -> list[Drift]:
+        """Drifts while a backlog is made, then at ``high``, then at ``low``."""
         requests = self._sized(requests, float(high))
         needed = self.width * requests + self.runs.stream.loading(2 * requests)
-        load = Phase(
-            rate=_rounded(float(high) * (1 + _OVERLOAD)), requests=math.ceil(needed / _OVERLOAD), measured=False
-        )
-        growing, falling = self.runs.drifts(
-            [load, Phase(rate=high, requests=requests), Phase(rate=low, requests=requests)]
-        )
-        return growing, falling
+        load = Phase(rate=_rounded(float(high) * (1 + _OVERLOAD)), requests=math.ceil(needed / _OVERLOAD))
+        return self.runs.drifts([load, Phase(rate=high, requests=requests), Phase(rate=low, requests=requests)])
 
     def _note(self, low: Fraction, high: Fraction, growing: Drift, falling: Drift) -> None:
         """Keep the narrowest ends that were shown."""
@@ -424,7 +431,7 @@ class _Search:
     def _step(self, low: float, high: float, growing: Drift, falling: Drift) -> float:
         """From the middle of the interval to the root between the two drifts."""
         slope = (growing.mean - falling.mean) / (high - low)
-        return -(growing.mean + falling.mean) / 2 / float(np.clip(slope, self.tokens / 4, 4 * self.tokens))
+        return -(growing.mean + falling.mean) / 2 / self._plausible(slope)
 
     def _longer(self, root: float, growing: Drift, falling: Drift, requests: int) -> int:
         """Requests of a phase for the two drifts to be told from 0, were the root in the middle."""
