@@ -23,9 +23,9 @@ from queuetheory_llm.model.trace import Trace, TraceArrivals
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
 from queuetheory_llm.simulation.clock import Clock, generators
-from queuetheory_llm.simulation.reference import run
 from queuetheory_llm.simulation.requests import Requests, Ticks, sample
 from queuetheory_llm.simulation.run import NEVER, Run
+from queuetheory_llm.simulation.runner import run
 from queuetheory_llm.simulation.statistics import Drift
 
 Floats = NDArray[np.float64]
@@ -95,6 +95,11 @@ class Stream:
         """Mean requests by which the work of some phases may fall below that of the ``expected`` number, for a time."""
         return 6 * math.sqrt(expected * self.spread)
 
+    def edges(self, ticks: int, rng: np.random.Generator) -> Ticks:
+        """Ends of the windows of a phase of ``ticks``; they start at random, to meet cycles of batches anywhere."""
+        width = ticks // (self.windows + 1)
+        return rng.integers(width) + width * np.arange(self.windows + 1, dtype=np.int64)
+
     def phase(self, phase: Phase, clock: Clock, rng: np.random.Generator) -> tuple[Requests, int]:
         """Its requests and how many ticks it lasts."""
         seconds = Fraction(phase.requests) / phase.rate
@@ -131,6 +136,11 @@ class Replay(Stream):
         """See `Stream.shortfall`."""
         del expected
         return 2 * self.swing + 10
+
+    def edges(self, ticks: int, rng: np.random.Generator) -> Ticks:
+        """See `Stream.edges`; whole repetitions."""
+        del rng
+        return ticks * np.arange(self.windows + 1, dtype=np.int64) // self.windows
 
     def phase(self, phase: Phase, clock: Clock, rng: np.random.Generator) -> tuple[Requests, int]:
         """See `Stream.phase`."""
@@ -180,6 +190,11 @@ class PhasedRuns:
     confidence: float
     requests: int = attrs.field(default=0, init=False)
 
+    @property
+    def _in_order(self) -> bool:
+        """Whether requests with a prompt are started in order of arrival: every policy does so."""
+        return isinstance(self.scheduler, Policy)
+
     def sized(self, requests: int, rate: float) -> int:
         """Requests of a phase at ``rate``, at least so many that it lasts some lifetimes of a request."""
         longest = float(self.engine.batch_time.seconds(self.engine.slots)) * (self.stream.means[2] + 1)
@@ -200,7 +215,7 @@ class PhasedRuns:
         for phase, each in zip(phases, own, strict=True):
             requests, ticks = self.stream.phase(phase, clock, each)
             parts.append((requests, now))
-            edges.append(now + ticks * np.arange(self.stream.windows + 1, dtype=np.int64) // self.stream.windows)
+            edges.append(now + self.stream.edges(ticks, each))
             now += ticks
         whole = _joined(parts)
         watch = np.unique(np.concatenate(edges))
@@ -227,7 +242,7 @@ class PhasedRuns:
         prompts, held = arrived[1] - past[0], arrived[2] - past[1]
         rows = [backlog, prompts, backlog - prompts - held]
         excess = [np.diff(arrived) / seconds - float(phase.rate) * self.stream.means[:, None]]
-        if isinstance(self.scheduler, Policy):  # every policy starts requests in order of arrival
+        if self._in_order and requests.prefill.all():
             begun = come - done.series.waiting[at]
             started = np.stack([np.diff(total[begun]) for total in totals])
             excess.append((started - self.stream.means[1:, None] * np.diff(begun)) / seconds)

@@ -1,0 +1,246 @@
+"""Thresholds and drifts by simulation, side by side with what theory knows of them.
+
+A door between two layers: the bounds of `stability` bracket the search, and what is measured is given in its terms.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import attrs
+
+from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.exact.numbers import Number, Real, to_fraction
+from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.model.workload import Workload
+from queuetheory_llm.schedulers.policy import Policy, Scheduler
+from queuetheory_llm.schedulers.registry import to_scheduler
+from queuetheory_llm.simulation.phases import Backlog, Phase, PhasedRuns, stream_of
+from queuetheory_llm.simulation.rate_search import RateInterval, Report, search_rate
+from queuetheory_llm.simulation.statistics import Drift as Measured
+from queuetheory_llm.stability.induced import Drift, InducedDrifts
+from queuetheory_llm.stability.thresholds import Threshold, threshold
+from queuetheory_llm.stability.workload_region import workload_bound
+from queuetheory_llm.verdict import Basis, Judgement, Verdict
+
+_BEYOND = Fraction(51, 50)  # of the bound of every rule: certainly unstable
+_PHASE_REQUESTS = 4_000  # of a replication, where drifts are measured
+
+
+@attrs.frozen(kw_only=True)
+class SimulatedThreshold(Threshold):
+    """A threshold known to an interval: runs fall back below ``low`` and grow above ``high``.
+
+    Attributes
+    ----------
+    confidence : float or None
+        With which each end is shown; None where neither is, and the ends are the bounds of theory.
+    falling, growing : Drift or None
+        Drift of the token backlog from a large backlog on, tokens/s, at the two ends; None where an end is a bound of
+        theory.
+    """
+
+    confidence: float | None = None
+    falling: Measured | None = None
+    growing: Measured | None = None
+
+    def judge(self, rate: Number) -> Judgement:
+        """Verdict at a rate in requests/s: by simulation outside the interval, UNDECIDED within it."""
+        asked = to_fraction(rate)
+        interval = f"{float(self.low):.6g} .. {float(self.high):.6g} requests/s"
+        if asked < self.low:
+            reason = f"below {interval}: {self.method}"
+            return Judgement(
+                verdict=Verdict.STABLE, basis=self._basis(self.falling), reason=reason, load=asked / self.low
+            )
+        if asked > self.high:
+            reason = f"above {interval}: {self.method}"
+            return Judgement(
+                verdict=Verdict.UNSTABLE, basis=self._basis(self.growing), reason=reason, load=asked / self.high
+            )
+        return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason=f"within {interval}: {self.method}")
+
+    def _basis(self, measured: Measured | None) -> Basis:
+        return Basis.THEOREM if measured is None else Basis.SIMULATION
+
+    def to_dict(self) -> dict[str, Any]:
+        """One entry of ``capacity --json``; drifts in tokens/s."""
+        return {
+            **super().to_dict(),
+            "confidence": self.confidence,
+            "drift_at_low": None if self.falling is None else self.falling.to_dict(),
+            "drift_at_high": None if self.growing is None else self.growing.to_dict(),
+        }
+
+
+def simulated_threshold(
+    engine: Engine,
+    scheduler: Scheduler | str,
+    workload: Workload,
+    *,
+    width: float = 0.01,
+    confidence: float = 0.99,
+    seed: int = 0,
+    max_requests: int | None = None,
+    report: Report | None = None,
+) -> SimulatedThreshold:
+    """The largest stable rate of a rule from an empty engine, by simulation.
+
+    Parameters
+    ----------
+    engine : Engine
+    scheduler : Scheduler or str
+        Any rule, or the name of a policy.
+    workload : Workload
+        Arrivals are taken as Poisson when it has no process; a trace is replayed with scaled gaps.
+    width, confidence, seed, max_requests, report
+        See `search_rate`.
+
+    Returns
+    -------
+    SimulatedThreshold
+        Where a run shows nothing, the bound of theory.
+
+    Raises
+    ------
+    InvalidInput
+        If an argument is out of range.
+    InfeasibleRequest
+        If the rule can never run some prompt.
+    """
+    rule = to_scheduler(scheduler)
+    bounds = _bounds(engine, rule, workload)
+    found = search_rate(
+        engine,
+        rule,
+        workload,
+        overload=to_fraction(bounds.high) * _BEYOND,
+        width=width,
+        confidence=confidence,
+        seed=seed,
+        max_requests=max_requests,
+        report=report,
+    )
+    return _beside(bounds, found)
+
+
+def _bounds(engine: Engine, rule: Scheduler, workload: Workload) -> Threshold:
+    """What theory knows: of a policy its threshold or bounds, of another rule the bound of every rule."""
+    if isinstance(rule, Policy):
+        return threshold(engine, rule, workload)
+    bound = workload_bound(engine, workload)
+    return Threshold(
+        scheduler=rule.name, low=Fraction(0), high=bound.requests_per_s, method=bound.method, binding=bound.binding
+    )
+
+
+def _beside(bounds: Threshold, found: RateInterval) -> SimulatedThreshold:
+    """The interval measured, cut to the bounds of theory; a contradiction is reported as such."""
+    low: Real = found.low if found.falling is not None else bounds.low
+    high: Real = found.high if found.high is not None else bounds.high
+    notes = list(found.notes)
+    if found.high is not None and (found.high < bounds.low or found.low > bounds.high):
+        notes.append(
+            f"contradiction: theory has the threshold at {float(bounds.low):.6g} .. {float(bounds.high):.6g} "
+            f"requests/s ({bounds.method}); please report this"
+        )
+    elif not bounds.exact:
+        low, high = max(low, bounds.low), min(high, bounds.high)
+    else:
+        notes.append(f"theory: {float(bounds.low):.6g} requests/s ({bounds.method})")
+    return SimulatedThreshold(
+        scheduler=bounds.scheduler,
+        low=low,
+        high=high,
+        method="simulation",
+        binding=bounds.binding,
+        notes=tuple(notes),
+        confidence=None if found.falling is None and found.growing is None else found.confidence,
+        falling=found.falling if low == found.low else None,
+        growing=found.growing if high == found.high else None,
+    )
+
+
+def simulated_drifts(
+    engine: Engine,
+    scheduler: Scheduler | str,
+    workload: Workload,
+    rate: Number,
+    *,
+    confidence: float = 0.99,
+    seed: int = 0,
+    requests: int = _PHASE_REQUESTS,
+) -> InducedDrifts:
+    """The drifts of `stability.induced` by runs of the ordinary runner from a saturated start; any rule, any lengths.
+
+    Parameters
+    ----------
+    engine : Engine
+    scheduler : Scheduler or str
+    workload : Workload
+    rate : number
+        Requests/s; the workload's own process is scaled to it.
+    confidence : float
+        Of each interval.
+    seed : int
+    requests : int
+        Requests that arrive in a replication, more where it would be too short; ten replications.
+
+    Raises
+    ------
+    InvalidInput
+        If an argument is out of range.
+    InfeasibleRequest
+        If the rule can never serve one of the requests.
+    """
+    rule, asked = to_scheduler(scheduler), to_fraction(rate)
+    if asked <= 0:
+        raise InvalidInput(f"rate: {float(asked):g} is not positive; give requests per second")
+    if workload.mean_prefill == 0 or workload.mean_decode == 0:
+        raise InvalidInput("workload: one phase alone has no second backlog; judge it by its threshold")
+    stream = stream_of(workload)
+    runs = PhasedRuns(engine=engine, scheduler=rule, stream=stream, seed=seed, confidence=confidence)
+    phase = Phase(rate=asked, requests=runs.sized(requests, float(asked)))
+    endless = _endless(engine, workload, phase)
+    inside = runs.drifts([phase], endless)[0]
+    prompts = decodes = None
+    share = float(workload.mean_prefill / workload.mean_tokens)
+    if not inside.decode.low > 0:  # decodes are then in balance, and what grows is whole requests
+        total = runs.drifts([phase], attrs.evolve(endless, decodes=0))[0].total
+        prompts = Drift(low=share * total.low, high=share * total.high)
+    if not inside.prefill.low > 0:
+        total = runs.drifts([phase], attrs.evolve(endless, prompts=0))[0].total
+        decodes = Drift(low=total.low, high=total.high)
+    return InducedDrifts(
+        scheduler=rule.name,
+        rate=asked,
+        interior=(_drift(inside.prefill), _drift(inside.decode)),
+        prompts=prompts,
+        decodes=decodes,
+        method="simulation",
+        confidence=confidence,
+        notes=(*stream.notes, *(_UNMIXED if workload.constant_decode and engine.slots < engine.b_max else ())),
+    )
+
+
+_UNMIXED = (
+    "constant decode lengths under k_max never mix the ages of the decodes in progress: the drift with prompts large "
+    "depends on the start, which is here an empty engine before many prompts",
+)
+
+
+def _endless(engine: Engine, workload: Workload, phase: Phase) -> Backlog:
+    """More of both than any rule serves in a phase."""
+    seconds = float(phase.requests / phase.rate)
+    fastest = max(float(b / engine.batch_time.seconds(b)) for b in engine.batch_time.corners(1, engine.b_max))
+    most = 1.2 * seconds * fastest
+    return Backlog(
+        decodes=math.ceil(most / float(workload.mean_decode)) + 2 * engine.slots,
+        prompts=math.ceil(most / float(workload.mean_prefill)) + 2 * engine.slots,
+    )
+
+
+def _drift(measured: Measured) -> Drift:
+    return Drift(low=measured.low, high=measured.high)
