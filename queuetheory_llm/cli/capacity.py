@@ -22,6 +22,7 @@ from queuetheory_llm.cli.inputs import (
     read_schedulers,
 )
 from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table, print_written
+from queuetheory_llm.cli.searches import Seed, Width, searching
 from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import to_fraction
@@ -51,6 +52,15 @@ def capacity(
     require: Annotated[
         str | None, Parameter(help="Exit with 1 unless every scheduler is proved stable at this many requests/s.")
     ] = None,
+    method: Annotated[
+        str,
+        Parameter(
+            help="auto or theorem (exact, else bounds), induced (drifts of the two backlogs, by chains where they are "
+            "small, else by runs) or simulate (an interval)."
+        ),
+    ] = "auto",
+    width: Width = "0.01",
+    seed: Seed = "0",
     first_token: FirstTokenFlag = None,
     strict: Strict = False,
     output: Output = None,
@@ -74,14 +84,16 @@ def capacity(
     system = question.system
     machines = _engines(system.engine, names[1:], engines)
     _check_dispatch(machines, dispatch, split)
-    answer = answers.capacity(
-        machines,
-        system.require_workload(),
-        schedulers=policies,
-        dispatch=dispatch,
-        split=None if split is None else [_share(text) for text in split.split(",")],
-        title=_title(names, machines),
-    )
+    with searching(method, width, seed) as solver:
+        answer = answers.capacity(
+            machines,
+            system.require_workload(),
+            schedulers=policies,
+            dispatch=dispatch,
+            split=None if split is None else [_share(text) for text in split.split(",")],
+            solver=solver,
+            title=_title(names, machines),
+        )
     if output is not None:
         from queuetheory_llm.plots.capacity import render_capacity
 
@@ -152,6 +164,8 @@ def _print(answer: CapacityAnswer, needed: Fraction | None) -> None:
         ],
         title="stable below (requests/s)",
     )
+    if any(not limit.exact and type(limit) is Threshold for limit in answer.results):
+        print("between bounds: --method induced or --method simulate finds the threshold itself")
     for limit, levers in zip(answer.results, answer.levers, strict=True):
         for lever in levers:
             print(f"{limit.scheduler}: {lever.change} moves it to {_range(lever.after)} requests/s")

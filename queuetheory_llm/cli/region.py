@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from cyclopts import Parameter
+
 from queuetheory_llm.cli.figures import Output, figure_format, write_figure
 from queuetheory_llm.cli.inputs import (
     DEFAULT_MODEL,
@@ -17,6 +19,7 @@ from queuetheory_llm.cli.inputs import (
     read_schedulers,
 )
 from queuetheory_llm.cli.output import Json, number, print_json, print_notes, print_table, print_written, scheduler_flag
+from queuetheory_llm.cli.searches import Seed, Width, searching
 from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.stability.answers import OperatingPoint, RegionAnswer, stability_region
 
@@ -32,6 +35,12 @@ def region(
     prefill: Prefill = None,
     decode: Decode = None,
     rate: Rate = None,
+    simulate: Annotated[
+        bool,
+        Parameter(negative=(), help="Measure each scheduler's region by simulation where theory has bounds only."),
+    ] = False,
+    width: Width = "0.02",
+    seed: Seed = "0",
     first_token: FirstTokenFlag = None,
     strict: Strict = False,
     output: Output = None,
@@ -50,13 +59,15 @@ def region(
         model, trace=trace, prefill=prefill, decode=decode, rate=rate, first_token=first_token, strict=strict
     )
     system = question.system
-    answer = stability_region(
-        system.engine,
-        system.workload,
-        schedulers=policies,
-        optional=scheduler is None,
-        title=f"{system.name}: {engine_words(system.engine)}",
-    )
+    with searching("simulate" if simulate else "auto", width, seed) as solver:
+        answer = stability_region(
+            system.engine,
+            system.workload,
+            schedulers=policies,
+            optional=scheduler is None,
+            solver=solver,
+            title=f"{system.name}: {engine_words(system.engine)}",
+        )
     if output is not None:
         from queuetheory_llm.plots.region import render_region
 

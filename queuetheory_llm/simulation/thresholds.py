@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.errors import AssumptionViolated, InvalidInput, NotConverged
 from queuetheory_llm.exact.numbers import Number, Real, to_fraction
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
@@ -20,8 +20,8 @@ from queuetheory_llm.schedulers.registry import to_scheduler
 from queuetheory_llm.simulation.phases import Backlog, Phase, PhasedRuns, stream_of
 from queuetheory_llm.simulation.rate_search import RateInterval, Report, search_rate
 from queuetheory_llm.simulation.statistics import Drift as Measured
-from queuetheory_llm.stability.induced import Drift, InducedDrifts
-from queuetheory_llm.stability.thresholds import Threshold, threshold
+from queuetheory_llm.stability.induced import Drift, InducedDrifts, induced_threshold
+from queuetheory_llm.stability.thresholds import Solver, Threshold, threshold
 from queuetheory_llm.stability.workload_region import workload_bound
 from queuetheory_llm.verdict import Basis, Judgement, Verdict
 
@@ -161,6 +161,43 @@ def _beside(bounds: Threshold, found: RateInterval) -> SimulatedThreshold:
         falling=found.falling if low == found.low else None,
         growing=found.growing if high == found.high else None,
     )
+
+
+def solver_of(method: str, *, width: float = 0.01, seed: int = 0, report: Report | None = None) -> Solver | None:
+    """The way to a threshold that goes by a name.
+
+    Parameters
+    ----------
+    method : {"auto", "theorem", "induced", "simulate"}
+        "auto" and "theorem" are what theory proves, None here; "induced" is induced chains where they apply, else
+        simulation with a note why.
+    width, seed, report
+        See `search_rate`.
+
+    Raises
+    ------
+    InvalidInput
+        If the name is unknown.
+    """
+    if method not in METHODS:
+        raise InvalidInput(f"--method: {method!r} is not known; use {', '.join(METHODS)}")
+
+    def simulate(engine: Engine, policy: Policy, workload: Workload) -> Threshold:
+        own = None if report is None else lambda words: report(f"{policy.name}: {words}")
+        return simulated_threshold(engine, policy, workload, width=width, seed=seed, report=own)
+
+    def induce(engine: Engine, policy: Policy, workload: Workload) -> Threshold:
+        try:
+            return induced_threshold(engine, policy, workload)
+        except (AssumptionViolated, NotConverged) as error:
+            found = simulate(engine, policy, workload)
+            return attrs.evolve(found, notes=(f"by simulation: {error}", *found.notes))
+
+    return {"induced": induce, "simulate": simulate}.get(method)
+
+
+#: Names of `solver_of`.
+METHODS = ("auto", "theorem", "induced", "simulate")
 
 
 def simulated_drifts(

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from queuetheory_llm.errors import InfeasibleRequest
+from queuetheory_llm.errors import InfeasibleRequest, InvalidInput
 from queuetheory_llm.exact.numbers import exact_text
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
@@ -29,7 +29,7 @@ from queuetheory_llm.stability.scheduler_region import (
     scheduler_region,
     workload_outer_region,
 )
-from queuetheory_llm.stability.thresholds import Threshold, threshold
+from queuetheory_llm.stability.thresholds import Solver, Threshold, threshold
 from queuetheory_llm.verdict import Judgement, Verdict
 
 
@@ -176,6 +176,7 @@ def stability_region(
     *,
     schedulers: Sequence[Policy | str] = ("sarathi",),
     optional: bool = False,
+    solver: Solver | None = None,
     title: str = "",
 ) -> RegionAnswer:
     """The outer region, the workload's bound, each scheduler's region and the operating point.
@@ -189,6 +190,8 @@ def stability_region(
         Rules, or their names with flags.
     optional : bool
         Leave out, with a note, a scheduler that cannot run the workload, instead of refusing.
+    solver : callable, optional
+        Finds the threshold of a scheduler where theory has bounds only.
     title : str
 
     Raises
@@ -210,7 +213,9 @@ def stability_region(
         assert workload is not None
         try:
             limit = threshold(engine, policy, workload)  # first: its refusal names the request
-            regions.append(scheduler_region(engine, policy, along))
+            if solver is not None and not limit.exact:
+                limit = solver(engine, policy, workload)
+            regions.append(scheduler_region(engine, policy, along, solver))
         except InfeasibleRequest as error:
             if not optional:
                 raise
@@ -316,12 +321,14 @@ def capacity(
     schedulers: Sequence[Policy | str] = ("sarathi",),
     dispatch: str | None = None,
     split: Sequence[Fraction] | None = None,
+    solver: Solver | None = None,
     title: str = "",
 ) -> CapacityAnswer:
     """The largest stable requests/s of each scheduler on one engine or on several behind a dispatcher.
 
     Several engines are dispatched to at random, equally, unless ``dispatch`` ("random", "token-queue") and ``split``
-    say otherwise.
+    say otherwise. A ``solver`` finds the thresholds in place of `threshold`, on one engine; what moves them is then
+    not looked for.
 
     Examples
     --------
@@ -341,8 +348,15 @@ def capacity(
     policies = [to_policy(rule) for rule in schedulers]
     notes = dict.fromkeys(note for engine in machines for note in (*capacity_notes(engine), *memory_notes(engine)))
     single = len(machines) == 1
-    results = [parallel_threshold(machines, policy, workload, dispatch or "random", split=split) for policy in policies]
-    levers = [_levers(machines[0], policy, workload) if single else () for policy in policies]
+    if solver is not None and not single:
+        raise InvalidInput("--method: induced and simulate know one engine; leave it out, or ask for one engine alone")
+    results = [
+        solver(machines[0], policy, workload)
+        if solver is not None
+        else parallel_threshold(machines, policy, workload, dispatch or "random", split=split)
+        for policy in policies
+    ]
+    levers = [_levers(machines[0], policy, workload) if single and solver is None else () for policy in policies]
     return CapacityAnswer(
         title=title,
         engines=machines,

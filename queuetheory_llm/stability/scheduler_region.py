@@ -13,7 +13,7 @@ from queuetheory_llm.exact.numbers import Real
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Policy
-from queuetheory_llm.stability.thresholds import Threshold, threshold
+from queuetheory_llm.stability.thresholds import Solver, Threshold, threshold
 from queuetheory_llm.stability.workload_region import RateBound, workload_bound
 
 #: Degrees of the rays m_d = m_p tan(angle). The prompts are held, so the decode axis itself is only approached.
@@ -35,6 +35,14 @@ class RayPoint:
 
 
 @attrs.frozen(kw_only=True)
+class RayInterval(RayPoint):
+    """The boundary on one ray known to an interval, in requests/s; the point is its middle."""
+
+    low: float
+    high: float
+
+
+@attrs.frozen(kw_only=True)
 class SchedulerRegion:
     """Boundary points of a scheduler's region along the rays of `ANGLES`.
 
@@ -42,7 +50,7 @@ class SchedulerRegion:
     ----------
     scheduler : str
     points : tuple of RayPoint
-        Where it is known exactly; empty when only bounds are.
+        Where it is known, exactly or to an interval; empty when only bounds are.
     inner : tuple of RayPoint
         Rates proved stable, where the boundary is not known.
     method : str
@@ -87,8 +95,18 @@ def _point(ray: Workload, rate: Real) -> RayPoint:
     )
 
 
-def scheduler_region(engine: Engine, policy: Policy, along: Sequence[Workload]) -> SchedulerRegion:
+def _interval(ray: Workload, limit: Threshold) -> RayInterval:
+    return RayInterval(
+        **attrs.asdict(_point(ray, (limit.low + limit.high) / 2)), low=float(limit.low), high=float(limit.high)
+    )
+
+
+def scheduler_region(
+    engine: Engine, policy: Policy, along: Sequence[Workload], solver: Solver | None = None
+) -> SchedulerRegion:
     """Boundary of the region of ``policy`` along `rays` of a workload.
+
+    Where theory has bounds only, they are returned; with a ``solver`` its threshold on every such ray is.
 
     Raises
     ------
@@ -98,6 +116,14 @@ def scheduler_region(engine: Engine, policy: Policy, along: Sequence[Workload]) 
     found: list[tuple[Workload, Threshold]] = [(ray, threshold(engine, policy, ray)) for ray in along]
     exact = all(limit.exact for _, limit in found)
     lows = tuple(_point(ray, limit.low) for ray, limit in found)
+    if not exact and solver is not None:
+        solved = [limit if limit.exact else solver(engine, policy, ray) for ray, limit in found]
+        return SchedulerRegion(
+            scheduler=policy.name,
+            points=tuple(_interval(ray, limit) for (ray, _), limit in zip(found, solved, strict=True)),
+            inner=lows,
+            method=next(limit.method for limit, (_, known) in zip(solved, found, strict=True) if limit is not known),
+        )
     return SchedulerRegion(
         scheduler=policy.name,
         points=lows if exact else (),

@@ -130,6 +130,10 @@ class Threshold(Result):
         }
 
 
+#: Another way to the threshold of a rule on one engine than `threshold`: induced chains, or simulation.
+Solver = Callable[[Engine, Policy, Workload], Threshold]
+
+
 def require_feasible(policy: Policy, engine: Engine, workload: Workload) -> None:
     """Refuse prompts that a rule which does not split them can never run.
 
