@@ -119,7 +119,7 @@ def _new_axes(answer: CapacityAnswer) -> Axes:
 def _framed(results: Sequence[Threshold], *, title: str, subtitle: str) -> Axes:
     """New axes with room for the names of the schedulers."""
     bounds = any(not limit.exact for limit in results)
-    caption = _CAPTION + (" Hatched: between the bounds nothing is proved." if bounds else "")
+    caption = _CAPTION + (" Hatched: between the two ends nothing is decided." if bounds else "")
     ax = framed_axes(6.5, 1.5 + 0.34 * len(results), title=title, subtitle=subtitle, caption=caption)
     figure = figure_of(ax)
     widest = max(text_size(figure, limit.scheduler, fontsize=SMALL)[0] for limit in results)

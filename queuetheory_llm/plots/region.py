@@ -33,7 +33,7 @@ from queuetheory_llm.plots.style import (
 from queuetheory_llm.plots.words import engine_line, workload_line
 from queuetheory_llm.stability.answers import OperatingPoint, RegionAnswer
 from queuetheory_llm.stability.region import StabilityRegion, Vertex
-from queuetheory_llm.stability.scheduler_region import RayPoint, SchedulerRegion
+from queuetheory_llm.stability.scheduler_region import RayInterval, RayPoint, SchedulerRegion
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -171,6 +171,10 @@ class Shape:
         Tokens/s.
     proved : bool
         Whether the boundary is unknown and the curve bounds what is proved stable.
+    band : float array of shape (m, 2) or None
+        Outline of the intervals that the boundary is measured to lie in, tokens/s.
+    beneath : float array of shape (k, 2) or None
+        The curve of what is proved stable, beside a boundary that is measured.
     rank : int
         Its place in the order asked for, which gives it colour and line.
     """
@@ -179,6 +183,8 @@ class Shape:
     curve: Floats = attrs.field(eq=False)
     proved: bool
     rank: int
+    band: Floats | None = attrs.field(default=None, eq=False)
+    beneath: Floats | None = attrs.field(default=None, eq=False)
 
     @property
     def polygon(self) -> Floats:
@@ -194,7 +200,8 @@ class Shape:
     @property
     def label(self) -> str:
         """The legend's text."""
-        return listed(list(self.schedulers)) + (", proved stable" if self.proved else "")
+        measured = "" if self.band is None else ", simulated; thin: proved stable"
+        return listed(list(self.schedulers)) + (", proved stable" if self.proved else measured)
 
     def coincides(self, other: Shape) -> bool:
         """Whether the two could not be told apart."""
@@ -209,12 +216,27 @@ def nested_shapes(schedulers: Sequence[SchedulerRegion]) -> list[Shape]:
     for region in schedulers:
         proved = not region.points
         shape = Shape((region.scheduler,), ray_curve(region.inner if proved else region.points), proved, len(merged))
+        if region.points and region.inner:
+            shape = attrs.evolve(shape, band=_band(region.points), beneath=ray_curve(region.inner))
         twin = next((index for index, each in enumerate(merged) if each.coincides(shape)), None)
         if twin is None:
             merged.append(shape)
         else:
             merged[twin] = attrs.evolve(merged[twin], schedulers=(*merged[twin].schedulers, *shape.schedulers))
     return sorted(merged, key=lambda shape: (-shape.area, -float(shape.curve.max())))
+
+
+def _band(points: Sequence[RayPoint]) -> Floats:
+    """Outline of the intervals of neighbouring rays, along their lower ends and back along the upper ones."""
+    ends = [[_at(point, end) for point in points] for end in ("low", "high")]
+    return np.vstack([ray_curve(ends[0]), ray_curve(ends[1])[::-1]])
+
+
+def _at(point: RayPoint, end: str) -> RayPoint:
+    """The point on the same ray at an end of its interval."""
+    rate = getattr(point, end) if isinstance(point, RayInterval) else point.requests_per_s
+    scale = rate / point.requests_per_s
+    return RayPoint(angle=point.angle, prefill=scale * point.prefill, decode=scale * point.decode, requests_per_s=rate)
 
 
 def ray_curve(points: Sequence[RayPoint]) -> Floats:
@@ -265,9 +287,18 @@ def _draw_shape(ax: Axes, shape: Shape) -> Key:
             patch.set_hatch_linewidth(0.5)
         ax.add_patch(area)
         keys.append(key)
+    if shape.band is not None:
+        band: dict[str, Any] = {"facecolor": paler(colour, 0.45), "linewidth": 0}
+        ax.add_patch(Polygon(shape.band, closed=True, zorder=2.2, label=f"_{shape.label}, interval", **band))
+        keys.append(Patch(**band))
+    if shape.beneath is not None:
+        thin: dict[str, Any] = {"color": colour, "linewidth": 0.7, "linestyle": "solid", "zorder": 2.3}
+        ax.plot(*shape.beneath.T, **thin, clip_on=False, label=f"_{shape.label}, proved")
     segment = len(shape.curve) == 1
     # A segment lies on the decode axis, beneath the margin ray: wide enough to be seen beside it.
     width = 6.0 if segment else 1.3 if shape.proved else 1.5
+    if shape.band is not None:
+        width = 0.9  # the band shows beside it
     style: dict[str, Any] = {"color": colour, "linestyle": LINES[shape.rank % len(LINES)], "linewidth": width}
     style["solid_capstyle"] = "butt"
     outline = shape.polygon if segment else shape.curve
