@@ -30,7 +30,8 @@ from queuetheory_llm.schedulers.policy import Policy, Scheduler
 from queuetheory_llm.schedulers.registry import to_scheduler
 from queuetheory_llm.schedulers.state import State
 from queuetheory_llm.stability.saturated import Plenty, Rates, SaturatedEngine, memoryless_decode
-from queuetheory_llm.stability.thresholds import NUMERICAL_ERROR, Threshold, require_feasible
+from queuetheory_llm.stability.thresholds import NUMERICAL_ERROR, Threshold, require_feasible, threshold
+from queuetheory_llm.stability.workload_region import workload_bound
 from queuetheory_llm.verdict import Basis, Judgement, Verdict
 
 _LONGEST_CYCLE = 400_000  # seats times tokens of a constant decode length, for each start that is tried
@@ -287,12 +288,10 @@ class InducedChains:
 
     def threshold(self) -> InducedThreshold:
         """The largest rate up to which the drifts imply stability, by root search on the rate."""
-        binding = "b_max" if self.engine.slots == self.engine.b_max else "k_max"
-        name = self.scheduler.name
         falling = float(self.interior.prompts)  # below it prompts fall where both backlogs are large
         if self.decode_growth >= 0:
             root = self._decode_root(falling)
-            return InducedThreshold(low=root, high=root, method=_METHOD, scheduler=name, binding=binding)
+            return self._found(root, root, _METHOD)
         ends = [rates.prompts for rates in self.beside_prompts]
         most = min(falling, float(ends[-1]))
         root = self._decode_root(most) if most else most
@@ -300,7 +299,14 @@ class InducedChains:
             ends = [min(end, root) for end in ends]
         reducible = ends[-1] > ends[0]
         method = f"{_METHOD}; {_DEPENDS}" if reducible else _METHOD
-        return InducedThreshold(low=ends[0], high=ends[-1], method=method, scheduler=name, binding=binding)
+        return self._found(ends[0], ends[-1], method)
+
+    def _found(self, low: Real, high: Real, method: str) -> InducedThreshold:
+        if isinstance(self.scheduler, Policy):
+            binding = threshold(self.engine, self.scheduler, self.workload).binding
+        else:
+            binding = workload_bound(self.engine, self.workload).binding
+        return InducedThreshold(low=low, high=high, method=method, scheduler=self.scheduler.name, binding=binding)
 
     def _decode_root(self, most: float) -> float:
         """The first rate below ``most`` at which endless decodes are no longer served fast enough; else ``most``."""
