@@ -23,6 +23,7 @@ FILES = {"read_trace", "read_sweep", "read_profile", "Selection", "Gemm"}
 ANSWERS = {
     "simulate_trace", "outer_bound", "workload_bound", "sweep", "fit_profile", "Verdict", "Basis", "Judgement",
 }  # fmt: skip
+THRESHOLDS = {"induced_drifts", "induced_threshold", "simulated_drifts", "simulated_threshold"}
 ERRORS = {
     "QueueTheoryError", "InvalidInput", "InvalidModel", "InfeasibleRequest", "AssumptionViolated", "NotConverged",
 }  # fmt: skip
@@ -31,7 +32,7 @@ ERRORS = {
 def test_the_public_names_are_these() -> None:
     names = queuetheory_llm.__all__
     assert len(names) == len(set(names))
-    assert set(names) == {"__version__"} | CONTRACT | MODEL | RULES | FILES | ANSWERS | ERRORS
+    assert set(names) == {"__version__"} | CONTRACT | MODEL | RULES | FILES | ANSWERS | THRESHOLDS | ERRORS
 
 
 def test_every_error_has_one_root() -> None:
