@@ -28,8 +28,9 @@ from queuetheory_llm.simulation.statistics import Drift
 
 MOST_REQUESTS = 20_000_000
 _REPETITIONS = 60  # of a trace, where that is more
-_SEARCH_REQUESTS = 1_500  # of a replication in a run of the search
-_CONFIRM_REQUESTS = 4_000  # of a replication in each phase of the first confirmation
+#: Requests of a replication in each phase, of the search and of the first confirmation, at a width of 1 %; fewer for
+#: wider intervals, down to a tenth.
+_SEARCH_REQUESTS, _CONFIRM_REQUESTS = 1_500, 4_000
 _EXCESSES = (0.10, 0.04, 0.02)  # of the rates of the search above the root expected
 _OVERLOAD = 0.05  # while the backlog is made
 _ROUNDS = 24
@@ -151,9 +152,12 @@ class _Search:
     def tokens(self) -> float:
         return self.runs.stream.tokens
 
+    def _for_width(self, requests: int) -> int:
+        return math.ceil(requests * min(max(0.01 / self.width, 0.1), 1.0))
+
     def _overloaded(self, rate: float) -> Drift:
         """Drift from empty, measured over the second half."""
-        half = Phase(rate=_rounded(rate), requests=self.runs.sized(_SEARCH_REQUESTS, rate))
+        half = Phase(rate=_rounded(rate), requests=self.runs.sized(self._for_width(_SEARCH_REQUESTS), rate))
         return self.runs.drifts([half, half])[1].total
 
     def root(self, rate: float) -> float:
@@ -172,7 +176,7 @@ class _Search:
 
     def result(self, root: float) -> RateInterval:
         """Confirm an interval about the root."""
-        requests, met, moved = _CONFIRM_REQUESTS, False, False
+        requests, met, moved = self._for_width(_CONFIRM_REQUESTS), False, False
         for _ in range(_ROUNDS):
             if self.runs.requests > self.budget:
                 break

@@ -14,7 +14,7 @@ from queuetheory_llm.model.lengths import Empirical, Geometric, IndependentLengt
 from queuetheory_llm.model.workload import RequestClass, Workload
 from queuetheory_llm.schedulers.policy import Batch
 from queuetheory_llm.schedulers.registry import parse_scheduler
-from queuetheory_llm.stability.induced import Drift, InducedDrifts, induced_drifts, induced_threshold
+from queuetheory_llm.stability.induced import Drift, InducedChains, InducedDrifts, induced_drifts, induced_threshold
 from queuetheory_llm.stability.prefill_first import PrefillFirst
 from queuetheory_llm.stability.saturated import Plenty, SaturatedEngine, length_law, memoryless_decode
 from queuetheory_llm.stability.thresholds import threshold
@@ -104,14 +104,15 @@ class TestAgainstClosedForms:
         assert found.binding == "k_max"
 
     def test_a_target_of_one_block_holds_vertex_c(self):
-        found = induced_threshold(attrs.evolve(SEATED, b_max=128), "sarathi", VERTEX)
-        assert found.low == found.high == Fraction(400, 187)
+        (found,) = chain(attrs.evolve(SEATED, b_max=128), "sarathi", VERTEX, Plenty.PROMPTS).classes()
+        assert found.prompts == Fraction(400, 187)
 
 
 class TestReducible:
     def test_constant_decodes_under_a_batch_size(self):
         """Ages fully staggered: each request has one batch of (290, 99), and 991/100 batches in all."""
-        found = induced_threshold(SEATED, "sarathi", VERTEX)
+        chains = InducedChains.of(SEATED, "sarathi", VERTEX)
+        found = chains.threshold()
         assert found.low == 1 / (Fraction(991, 100) * Fraction("0.04675") + Fraction("0.10641"))
         assert 0.85 < found.high * Fraction(187, 400) < 0.89
         assert "depends on the start" in found.method
@@ -119,7 +120,7 @@ class TestReducible:
         assert (inside.verdict, inside.basis) == (Verdict.UNDECIDED, None)
         assert found.judge(0.8 * 400 / 187).verdict is Verdict.STABLE
         assert found.judge(0.9 * 400 / 187).verdict is Verdict.UNSTABLE
-        drifts = induced_drifts(SEATED, "sarathi", VERTEX, 0.83 * 400 / 187)
+        drifts = chains.drifts(0.83 * 400 / 187)
         assert drifts.verdict is Verdict.UNDECIDED
         assert drifts.prompts.low < 0 < drifts.prompts.high
         assert drifts.notes
