@@ -272,3 +272,56 @@ class TestRefusals:
         err = refused(capsys, model(CODELLAMA))
         assert "workload: missing" in err
         assert "--prefill N --decode N" in err
+
+
+POISSON = '[workload]\narrivals = "poisson"\nrate = 1.7\nprefill = 290\ndecode = 990\n'
+SEATED = CODELLAMA.replace("b_max = 512", "b_max = 1024\nk_max = 100") + POISSON
+
+
+class TestMethods:
+    def test_what_is_bounded_is_found_by_simulation(self, capsys, model):
+        (found,) = report(capsys, model(SEATED), "--method", "simulate", "--seed", "2")["results"]
+        assert (found["method"], found["exact"], found["confidence"]) == ("simulation", None, 0.99)
+        assert found["low"] < 0.8245 * 400 / 187 < found["high"] <= 1.01 * found["low"]
+        assert found["requests_per_s"] == found["low"]
+        assert found["levers"] == []
+
+    def test_a_wider_interval(self, capsys, model):
+        (found,) = report(capsys, model(SEATED), "--method", "simulate", "--width", "0.1")["results"]
+        assert found["low"] < 0.8245 * 400 / 187 < found["high"] <= 1.1 * found["low"]
+
+    def test_induced_chains(self, capsys, model):
+        found = report(capsys, model(SEATED), "--method", "induced", "--scheduler", "static")["results"][0]
+        assert found["low"] == found["high"] == pytest.approx(0.0301 * 400 / 187, rel=2e-3)
+        assert found["method"].startswith("induced chains")
+
+    def test_theory_is_the_default(self, capsys, model):
+        name = model(SEATED)
+        assert report(capsys, name) == report(capsys, name, "--method", "theorem")
+
+    def test_in_words(self, capsys, model):
+        _, bounds, _ = run(capsys, model(SEATED))
+        assert "--method induced or --method simulate finds the threshold itself" in bounds
+        _, found, err = run(capsys, model(SEATED), "--method", "simulate", "--width", "0.1")
+        assert "sarathi: STABLE: below" in found
+        assert "--method" not in found
+        assert err == ""
+
+    def test_it_can_be_required(self, capsys, model):
+        flags = ["--method", "simulate", "--width", "0.05"]
+        assert report(capsys, model(SEATED), *flags, "--require", "1.65")["met"] is True
+        assert report(capsys, model(SEATED), *flags, "--require", "1.8", code=1)["met"] is False
+
+    @pytest.mark.parametrize(
+        ("flags", "complaint"),
+        [
+            (["--method", "guess"], "--method: 'guess' is not known"),
+            (["--method", "simulate", "--width", "0"], "--width: 0 is not positive"),
+            (["--method", "simulate", "--width", "2"], "width: 2 is outside 0.0001 .. 0.5"),
+            (["--method", "simulate", "--seed", "-1"], "--seed: -1 is below 0"),
+            (["--method", "simulate", "--engines", "2"], "--method: induced and simulate know one engine"),
+            (["--method", "induced", "--scheduler", "static", "--prefill", "2000", "--decode", "1"], "can never run"),
+        ],
+    )  # fmt: skip
+    def test_refusals(self, capsys, model, flags, complaint):
+        assert complaint in refused(capsys, model(SEATED), *flags)

@@ -334,3 +334,37 @@ class TestRefusals:
         assert all(line.startswith(f"error: {model}: engine.") for line in lines)
         for where in ("engine.b_max", "engine.k_max", "engine.batch_time.c", "engine.batch_time.a"):
             assert any(where in line for line in lines)
+
+
+class TestSimulate:
+    SMALL = (
+        ENGINE.format(b_max=12, k_max="k_max = 4", c="1 ms", a="2 ms", b0=4)
+        + WORKLOAD.format(rate=20, prefill=6, decode=4)
+    )  # fmt: skip
+
+    def test_a_region_that_theory_only_bounds_is_measured(self, tmp_path, capsys, monkeypatch):
+        monkeypatch.setattr("queuetheory_llm.stability.scheduler_region.ANGLES", (0.0, 20.0, 45.0, 70.0, 88.0))
+        model, figure = written(tmp_path, self.SMALL), tmp_path / "region.svg"
+        flags = ["--scheduler", "orca", "--scheduler", "fastertransformer", "--simulate", "--width", "0.2"]
+        found = report(capsys, model, *flags, "-o", str(figure))
+        measured, exact = (found["schedulers"][name] for name in ("orca", "fastertransformer"))
+        assert measured["method"] == "simulation"
+        bounds = report(capsys, model, "--scheduler", "orca")
+        assert bounds["schedulers"]["orca"]["points"] == []
+        assert measured["inner"] == bounds["schedulers"]["orca"]["inner"]
+        upper = {point["angle"]: point["requests_per_s"] for point in bounds["workload_outer"]["points"]}
+        for point, inner in zip(measured["points"], measured["inner"], strict=True):
+            assert point["angle"] == inner["angle"]
+            assert inner["requests_per_s"] <= point["low"] * (1 + 1e-9)
+            assert point["low"] <= point["requests_per_s"] <= point["high"] <= upper[point["angle"]] * (1 + 1e-9)
+            assert point["high"] <= 1.2 * point["low"]
+            assert point["prefill"] == pytest.approx(6 * point["requests_per_s"])
+        assert exact == report(capsys, model, "--scheduler", "fastertransformer")["schedulers"]["fastertransformer"]
+        assert "orca, simulated; thin: proved stable" in figure.read_text()
+        judged = found["judgements"]["orca"]
+        assert judged["low"] < judged["high"] < 1.2 * judged["low"]
+
+    def test_a_bad_width(self, tmp_path, capsys):
+        assert "--width: 0 is not positive" in refused(
+            capsys, written(tmp_path, self.SMALL), "--simulate", "--width", "0"
+        )

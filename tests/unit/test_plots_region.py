@@ -31,7 +31,7 @@ from queuetheory_llm.plots.labels import Canvas, crossings
 from queuetheory_llm.plots.region import draw_region, most_separated, nested_shapes, ray_curve, render_region
 from queuetheory_llm.plots.style import LINES, PALETTE, figure_of
 from queuetheory_llm.stability.answers import CapacityAnswer, RegionAnswer, capacity, stability_region
-from queuetheory_llm.stability.scheduler_region import RayPoint, SchedulerRegion
+from queuetheory_llm.stability.scheduler_region import RayInterval, RayPoint, SchedulerRegion
 from queuetheory_llm.stability.thresholds import Threshold
 
 CODELLAMA = Staircase(c="11.28 ms", a="35.47 ms", b0=128)
@@ -325,6 +325,21 @@ def test_what_holds_on_the_prefill_axis_alone_claims_no_area() -> None:
     (shape,) = nested_shapes([SchedulerRegion(scheduler="rule", points=(), inner=points, method="")])
     np.testing.assert_allclose(shape.curve[:3], [(300, 0), (100, 0), (90, 10)])
     assert shape.area == pytest.approx(100 * 100 / 2)
+
+
+def test_a_measured_boundary_has_a_band_of_its_intervals() -> None:
+    ends = {"angle": 0.0, "requests_per_s": 10.0}
+    points = tuple(
+        RayInterval(prefill=x, decode=y, low=9.0, high=high, **ends)
+        for x, y, high in [(100.0, 0.0, 10.0), (60.0, 40.0, 11.0), (20.0, 80.0, 12.0)]
+    )
+    proved = tuple(ray(x / 2, y / 2) for x, y in [(100.0, 0.0), (60.0, 40.0), (20.0, 80.0)])
+    (shape,) = nested_shapes([SchedulerRegion(scheduler="rule", points=points, inner=proved, method="simulation")])
+    assert not shape.proved
+    assert shape.label == "rule, simulated; thin: proved stable"
+    np.testing.assert_allclose(shape.curve, [(100, 0), (60, 40), (20, 80)])
+    np.testing.assert_allclose(shape.band, [(90, 0), (54, 36), (18, 72), (24, 96), (66, 44), (100, 0)])
+    np.testing.assert_allclose(shape.beneath, [(50, 0), (30, 20), (10, 40)])
 
 
 def test_a_curve_that_meets_the_prefill_axis_is_left_alone() -> None:
