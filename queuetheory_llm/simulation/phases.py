@@ -102,8 +102,9 @@ class Stream:
 
     def phase(self, phase: Phase, clock: Clock, rng: np.random.Generator) -> tuple[Requests, int]:
         """Its requests and how many ticks it lasts."""
-        seconds = Fraction(phase.requests) / phase.rate
-        workload = self.workload.with_arrivals(self.arrivals.with_rate(phase.rate))
+        rate = Fraction(clock.rate, round(clock.rate / phase.rate))  # a mean interval of whole ticks: regular ones are
+        seconds = Fraction(phase.requests) / rate
+        workload = self.workload.with_arrivals(self.arrivals.with_rate(rate))
         return sample(workload, clock, seconds, rng), clock.bound(seconds)
 
 
@@ -203,7 +204,7 @@ class PhasedRuns:
     def drifts(self, phases: Sequence[Phase], backlog: Backlog | None = None) -> list[PhaseDrifts]:
         """Drifts in each phase, over all replications; from empty, unless there is a backlog."""
         rows = [self._replication(phases, backlog or Backlog(), index) for index in range(self.stream.replications)]
-        return [self._estimate(np.stack(each)) for each in zip(*rows, strict=True)]
+        return [self._estimate(phase, np.stack(each)) for phase, *each in zip(phases, *rows, strict=True)]
 
     def _replication(self, phases: Sequence[Phase], backlog: Backlog, index: int) -> list[Floats]:
         """For each phase, by window: growth of the three backlogs, then what they are regressed on, all per second."""
@@ -248,13 +249,17 @@ class PhasedRuns:
             excess.append((started - self.stream.means[1:, None] * np.diff(begun)) / seconds)
         return np.vstack([np.diff(np.stack(rows)) / seconds, *excess])[:, self.stream.settle :]
 
-    def _estimate(self, rows: Floats) -> PhaseDrifts:
+    def _estimate(self, phase: Phase, rows: Floats) -> PhaseDrifts:
         """From rows of shape (replications, 3 + what is regressed on, windows)."""
         excess = rows[:, 3:]
-        total, prefill, decode = (self._drift(rows[:, index], excess) for index in range(3))
+        measured = float(phase.requests / phase.rate) * rows.shape[2] / (self.stream.windows + 1)
+        total, prefill, decode = (
+            self._drift(rows[:, index], excess, self.engine.b_max / measured) for index in range(3)
+        )
         return PhaseDrifts(total=total, prefill=prefill, decode=decode)
 
-    def _drift(self, growth: Floats, excess: Floats) -> Drift:
+    def _drift(self, growth: Floats, excess: Floats, resolution: float) -> Drift:
+        """The interval is never narrower than one batch over the time measured, where all replications agree."""
         from scipy.stats import t
 
         if len(growth) > 1:
@@ -268,7 +273,8 @@ class PhasedRuns:
         else:  # repetitions of one trace bring the same
             values = growth[0]
         mean, count = float(values.mean()), len(values)
-        reach = float(t.ppf((1 + self.confidence) / 2, count - 1) * values.std(ddof=1)) / math.sqrt(count)
+        spread = float(t.ppf((1 + self.confidence) / 2, count - 1) * values.std(ddof=1)) / math.sqrt(count)
+        reach = max(spread, resolution)
         return Drift(mean=mean, low=mean - reach, high=mean + reach)
 
 

@@ -84,7 +84,7 @@ class PrefillFirst:
             return 0.0
         if rate * max(full, float(self.engine.batch_time.seconds(self.engine.b_max))) > _MOST_ARRIVALS:
             raise NotConverged(f"more than {_MOST_ARRIVALS} prompts arrive during one batch at {rate:.6g} requests/s")
-        starts = _poisson(rate * full)
+        starts = poisson_law(rate * full)
         busy = self._busy_periods(rate, states)
         return self.decode_batch / (full + float(starts @ self._extended(busy, rate, len(starts))))
 
@@ -131,7 +131,7 @@ class PrefillFirst:
         cost = seconds.copy()
         rows, columns, chances = [], [], []
         for duration in np.unique(seconds):
-            law = _poisson(rate * duration)
+            law = poisson_law(rate * duration)
             which = np.flatnonzero(seconds == duration)
             target = (waiting - units)[which, None] + unit * np.arange(len(law))
             beyond = -(-np.maximum(target - (states - 1), 0) // unit)
@@ -146,7 +146,7 @@ class PrefillFirst:
         return np.concatenate([[0.0], solved])
 
 
-def _poisson(mean: float) -> NDArray[np.float64]:
+def poisson_law(mean: float) -> NDArray[np.float64]:
     """P(j arrivals), j = 0, 1, ..., cut where the tail is below 1e-17, and summing to 1."""
     from scipy.special import gammaln, xlogy
 

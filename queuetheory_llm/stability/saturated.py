@@ -27,6 +27,7 @@ from queuetheory_llm.model.lengths import Geometric, IndependentLengths, LengthL
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Batch, Policy, Scheduler
 from queuetheory_llm.schedulers.state import Left, State
+from queuetheory_llm.stability.prefill_first import poisson_law
 
 #: Probability that a law of unbounded lengths is cut off at, for each request.
 TAIL = 1e-13
@@ -437,16 +438,6 @@ def arrivals_law(arrivals: Arrivals | None, rate: float, seconds: Fraction) -> F
             "measure by simulation"
         )
     return poisson_law(rate * float(seconds))
-
-
-def poisson_law(mean: float) -> Floats:
-    """P(j), j = 0, 1, ..., cut where the tail is below 1e-17, and summing to 1."""
-    from scipy.stats import poisson
-
-    counts = np.arange(int(mean + 12 * mean**0.5) + 41)
-    law = poisson.pmf(counts, mean)
-    law = law[: np.flatnonzero(law > 1e-18)[-1] + 1]
-    return np.asarray(law / law.sum(), dtype=np.float64)
 
 
 def _binomial(trials: int, chance: float) -> Floats:
