@@ -14,6 +14,7 @@ import attrs
 from queuetheory_llm.errors import AssumptionViolated, InvalidInput, NotConverged
 from queuetheory_llm.exact.numbers import Number, Real, to_fraction
 from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.model.trace import TraceArrivals
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
 from queuetheory_llm.schedulers.registry import to_scheduler
@@ -123,7 +124,15 @@ def simulated_threshold(
         max_requests=max_requests,
         report=report,
     )
-    return _beside(bounds, found)
+    return _with_scale(_beside(bounds, found), workload)
+
+
+def _with_scale(found: SimulatedThreshold, workload: Workload) -> SimulatedThreshold:
+    """The interval of a trace in multiples of its recorded rate too."""
+    if not isinstance(workload.arrivals, TraceArrivals):
+        return found
+    low, high = (float(end / workload.arrivals.rate) for end in (found.low, found.high))
+    return attrs.evolve(found, notes=(*found.notes, f"that is {low:.4g} .. {high:.4g} times the rate of the trace"))
 
 
 def _bounds(engine: Engine, rule: Scheduler, workload: Workload) -> Threshold:

@@ -1,6 +1,7 @@
 """``qt-llm capacity`` as its users see it: rates, requirements, several engines, traces, refusals."""
 
 import json
+import sys
 
 import pytest
 
@@ -306,6 +307,13 @@ class TestMethods:
         assert "sarathi: STABLE: below" in found
         assert "--method" not in found
         assert err == ""
+
+    def test_on_a_terminal_it_says_what_it_does(self, capsys, model, monkeypatch):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        code, out, err = run(capsys, model(SEATED), "--method", "simulate", "--width", "0.1")
+        assert code == 0
+        assert "simulation" in out
+        assert "sarathi: between" in err
 
     def test_it_can_be_required(self, capsys, model):
         flags = ["--method", "simulate", "--width", "0.05"]

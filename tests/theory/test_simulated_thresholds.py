@@ -143,6 +143,10 @@ class TestTraces:
         assert found.low < float(threshold(A100, "sarathi", workload).low) < found.high
         assert found.high - found.low <= 0.01 * found.high
         assert any("2000 requests are repeated end to end" in note for note in found.notes)
+        rate = float(workload.rate)
+        assert found.notes[-1] == (
+            f"that is {float(found.low) / rate:.4g} .. {float(found.high) / rate:.4g} times the rate of the trace"
+        )
 
     def test_another_rule_carries_less(self):
         workload = self.trace()
