@@ -34,6 +34,7 @@ _SEARCH_REQUESTS, _CONFIRM_REQUESTS = 1_500, 4_000
 _EXCESSES = (0.10, 0.04, 0.02)  # of the rates of the search above the root expected
 _OVERLOAD = 0.05  # while the backlog is made
 _ROUNDS = 24
+_STUCK = 2  # times that runs four times as long have hardly narrowed an interval
 _INSIDE = 0.45  # half of the interval that is tried, relative to the width asked for: a little is left for rounding
 _CENTRAL = 0.2  # an interval that is shown is moved once more if the root is further than this off its middle
 
@@ -147,6 +148,8 @@ class _Search:
     high: Fraction | None = None
     falling: Drift | None = None
     growing: Drift | None = None
+    before: tuple[float, int] | None = None
+    stuck: int = 0
 
     @property
     def tokens(self) -> float:
@@ -193,12 +196,20 @@ class _Search:
             if met and (moved or abs(step) < _CENTRAL * self.width * root):
                 break
             root, moved = root + step, met
+            if self._disagree(max(each.high - each.mean for each in (growing, falling)), requests):
+                self.low, self.high, self.falling, self.growing, met = Fraction(0), None, None, None, False
+                break
             if growing.high >= 0 >= falling.low:  # neither end is beyond the root
                 requests = self._longer(root, growing, falling, requests)
         notes = self.runs.stream.notes
         if self.high is not None and self.low >= self.high:
             self.low, self.high = self.high, self.low
             notes = (*notes, "between the two rates some runs grew and others fell: it depends on the start")
+        if self.stuck == _STUCK:
+            notes = (
+                *notes,
+                "replications differ however long they run: the drift, and so the edge, depends on the start",
+            )
         if not met:
             done = self.runs.requests
             notes = (*notes, f"after {done} requests the interval is not confirmed at a width of {self.width:.3g}")
@@ -231,6 +242,13 @@ class _Search:
             self.low, self.falling = low, falling
         if growing.low > 0 and (self.high is None or high < self.high):
             self.high, self.growing = high, growing
+
+    def _disagree(self, reach: float, requests: int) -> bool:
+        """Whether intervals that should halve have hardly narrowed, again and again."""
+        before, self.before = self.before, (reach, requests)
+        if before is not None and requests >= 4 * before[1]:
+            self.stuck = self.stuck + 1 if reach > 0.6 * before[0] else 0
+        return self.stuck == _STUCK
 
     def _step(self, low: float, high: float, growing: Drift, falling: Drift) -> float:
         """From the middle of the interval to the root between the two drifts, or beyond an end that it is beyond."""

@@ -159,14 +159,15 @@ def _beside(bounds: Threshold, found: RateInterval) -> SimulatedThreshold:
         low, high = max(low, bounds.low), min(high, bounds.high)
     else:
         notes.append(f"theory: {float(bounds.low):.6g} requests/s ({bounds.method})")
+    shown = found.falling is not None or found.growing is not None
     return SimulatedThreshold(
         scheduler=bounds.scheduler,
         low=low,
         high=high,
-        method="simulation",
+        method="simulation" if shown else f"simulation shows nothing; {bounds.method}",
         binding=bounds.binding,
         notes=tuple(notes),
-        confidence=None if found.falling is None and found.growing is None else found.confidence,
+        confidence=found.confidence if shown else None,
         falling=found.falling if low == found.low else None,
         growing=found.growing if high == found.high else None,
     )

@@ -110,6 +110,16 @@ class TestThresholds:
         assert "is not confirmed" in found.notes[0]
         assert found.judge(2.2).basis is Basis.THEOREM
 
+    def test_replications_that_never_agree(self):
+        """Short pieces of prompts under k_max: which decodes share a batch is settled by chance, once and for all."""
+        engine, rule = attrs.evolve(A100, k_max=40), "vllm-chunked+threshold=48"
+        bounds, found = threshold(engine, rule, CHAT), simulated_threshold(engine, rule, CHAT)
+        assert (found.low, found.high, found.confidence) == (bounds.low, bounds.high, None)
+        assert "depends on the start" in found.notes[0]
+        chained = induced_threshold(engine, rule, CHAT)
+        assert bounds.low <= chained.low < 0.9 * chained.high
+        assert chained.high <= bounds.high
+
     def test_it_is_drawn(self):
         found = simulated_threshold(A100, "fastertransformer", CHAT)
         assert isinstance(found, SimulatedThreshold)
