@@ -17,7 +17,7 @@ from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.trace import TraceArrivals
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
-from queuetheory_llm.schedulers.registry import to_scheduler
+from queuetheory_llm.schedulers.registry import scheduler_for
 from queuetheory_llm.simulation.phases import Backlog, Phase, PhasedRuns, stream_of
 from queuetheory_llm.simulation.rate_search import RateInterval, Report, search_rate
 from queuetheory_llm.simulation.statistics import Drift as Measured
@@ -111,7 +111,7 @@ def simulated_threshold(
     InfeasibleRequest
         If the rule can never run some prompt.
     """
-    rule = to_scheduler(scheduler)
+    rule = scheduler_for(scheduler, engine, workload) if isinstance(scheduler, str) else scheduler
     bounds = _bounds(engine, rule, workload)
     found = search_rate(
         engine,
@@ -242,7 +242,8 @@ def simulated_drifts(
     InfeasibleRequest
         If the rule can never serve one of the requests.
     """
-    rule, asked = to_scheduler(scheduler), to_fraction(rate)
+    asked = to_fraction(rate)
+    rule = scheduler_for(scheduler, engine, workload) if isinstance(scheduler, str) else scheduler
     if asked <= 0:
         raise InvalidInput(f"rate: {float(asked):g} is not positive; give requests per second")
     if workload.mean_prefill == 0 or workload.mean_decode == 0:

@@ -27,7 +27,7 @@ from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.result import Result
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
-from queuetheory_llm.schedulers.registry import to_scheduler
+from queuetheory_llm.schedulers.registry import scheduler_for
 from queuetheory_llm.schedulers.state import State
 from queuetheory_llm.stability.saturated import Plenty, Rates, SaturatedEngine, memoryless_decode
 from queuetheory_llm.stability.thresholds import NUMERICAL_ERROR, Threshold, require_feasible, threshold
@@ -197,7 +197,7 @@ class InducedChains:
         AssumptionViolated
             If some requests have no prompt.
         """
-        rule = to_scheduler(scheduler)
+        rule = scheduler_for(scheduler, engine, workload) if isinstance(scheduler, str) else scheduler
         if isinstance(rule, Policy):
             require_feasible(rule, engine, workload)
         return cls(engine=engine, scheduler=rule, workload=workload)
