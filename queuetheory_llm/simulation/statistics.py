@@ -1,24 +1,20 @@
-"""What a run shows: the drift of the token backlog, a verdict of measurement alone, latencies.
+"""What runs show: the drift of the token backlog, a verdict of measurement alone, latencies with their intervals.
 
 The drift is measured over the second half of the span of arrivals, the first half being the warm-up, and its mean is
-the slope of Dai et al. 2025, section 6.2: (backlog(end) - backlog(middle))/(end - middle).
+the slope of Dai et al. 2025, section 6.2: (backlog(end) - backlog(middle))/(end - middle). Its 99 % interval comes from
+batch means over `DRIFT_WINDOWS` windows of one run, or by Student's t over independent runs.
 
-Criterion of the measured verdict, two one-sided tests that fail in opposite directions:
-
-* UNSTABLE when the 99 % interval of the drift, by batch means over `DRIFT_WINDOWS` windows, lies above 0. At a load of
-  exactly 1 the backlog is a reflected random walk with nearly unbiased increments, and 0.4 % of runs say this.
-* STABLE when the backlog falls from where it is high, the sample form of Foster's condition: over the windows that
-  begin above the median, the mean increment is negative by `RETURN_SCORE` standard errors. A random walk crosses its
-  own median downwards by construction, which shifts the score to about -0.8; -3.5 is beyond it in 0.2 % of runs at
-  load 1. A backlog that never changes, or is 0 half of the time, is STABLE too.
-* UNDECIDED otherwise, and when the second half is shorter than `LIFETIMES` lifetimes of a request that never waits,
-  because filling an empty engine looks like growth. A heavy tail widens the interval: it delays a verdict and does not
-  make one.
+The interval alone gives no verdict: at the critical load the mean backlog grows like the square root of time, and one
+interval in a hundred misses 0. The verdict comes from the two tests of `evidence`, whose errors are below 1e-6 at every
+run length. It is UNDECIDED where neither speaks, with the run length that would decide, and where the run cannot speak
+at all: a second half of few batches, a run of fewer than `LIFETIMES` lifetimes (it may still be filling up), or one in
+which few long requests bring most of the work.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -27,18 +23,29 @@ from numpy.typing import NDArray
 
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.simulation.clock import Clock
-from queuetheory_llm.simulation.requests import Ticks
+from queuetheory_llm.simulation.evidence import (
+    BATCHES_A_WINDOW,
+    GROWTH,
+    GROWTH_AT_CRITICAL,
+    RETURN_LEVEL,
+    WINDOWS,
+    Evidence,
+    grows,
+    pooled_growth,
+    pooled_ratio,
+    ratio_needed,
+    returns,
+)
+from queuetheory_llm.simulation.requests import Requests, Ticks
 from queuetheory_llm.simulation.run import INTERVALS, NEVER, Run, Series, span
 from queuetheory_llm.verdict import Verdict
 
 Floats = NDArray[np.float64]
 
 DRIFT_WINDOWS = 20
-RETURN_WINDOWS = 500
-RETURN_SCORE = 3.5
-LIFETIMES = 5
-_T_99 = 2.8609  # two-sided 99 % point of Student's t with DRIFT_WINDOWS - 1 degrees of freedom
+LIFETIMES = 10
 _LEAST_BATCHES = 100  # in the second half; below it a window holds no batch
+_LEAST_REQUESTS = 100  # of equal length that would spread the work as much
 
 
 @attrs.frozen(kw_only=True)
@@ -56,7 +63,7 @@ class Drift:
 
 @attrs.frozen(kw_only=True)
 class Measured:
-    """What the run alone says.
+    """What the runs alone say.
 
     Attributes
     ----------
@@ -65,16 +72,36 @@ class Measured:
     drift : Drift or None
         None when all requests arrive at one instant or nothing is served.
     reason : str
+        One sentence.
+    method : {"batch means", "replications"}
+        Where the interval of the drift comes from.
+    growth, ratio : float or None
+        Scores of the tests of growth and of return, see `evidence`; None where the run cannot be judged.
+    decides_in : float or None
+        Seconds of a run that would decide; None where the verdict is decided or no length is known.
     """
 
     verdict: Verdict
     drift: Drift | None
     reason: str
+    method: str = "batch means"
+    growth: float | None = None
+    ratio: float | None = None
+    decides_in: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """``verdict``, ``token_drift`` {mean, low, high}, ``reason``."""
+        """The attributes; ``token_drift`` is {mean, low, high}, an infinite score is null."""
         drift = {"mean": None, "low": None, "high": None} if self.drift is None else self.drift.to_dict()
-        return {"verdict": self.verdict.value, "token_drift": drift, "reason": self.reason}
+        finite = self.growth is not None and math.isfinite(self.growth)
+        return {
+            "verdict": self.verdict.value,
+            "token_drift": drift,
+            "reason": self.reason,
+            "method": self.method,
+            "growth_score": self.growth if finite else None,
+            "return_ratio": self.ratio,
+            "decides_in": self.decides_in,
+        }
 
 
 def second_half(run: Run) -> tuple[int, int]:
@@ -83,30 +110,45 @@ def second_half(run: Run) -> tuple[int, int]:
     return (first + last) // 2, last
 
 
-def measure(run: Run) -> Measured:
-    """Drift and measured verdict of a run; the criterion stands at the head of the module.
+def measure(runs: Run | Sequence[Run]) -> Measured:
+    """Drift and measured verdict of one run, or of independent runs of one system over the same span.
 
     The span of arrivals is [0, until), or from the first to the last arrival for a run without ``until``.
     """
-    if not run.batches or run.series.ticks.size <= INTERVALS:
+    each = [runs] if isinstance(runs, Run) else list(runs)
+    if any(not run.batches or run.series.ticks.size <= INTERVALS for run in each):
         return Measured(
             verdict=Verdict.UNDECIDED, drift=None, reason="all requests arrive at one instant: there is no drift"
         )
-    half = run.series.since(second_half(run)[0])
-    drift = _drift(half, run.clock)
-    doubt = _too_short(run, half)
-    if doubt:
-        return Measured(verdict=Verdict.UNDECIDED, drift=drift, reason=doubt)
-    return _decide(drift, _return_score(run, half), 2 * run.clock.seconds(half.span))
+    method = "batch means" if len(each) == 1 else "replications"
+    drift = drift_of(each)
+    doubts = [doubt for doubt in map(_too_short, each) if doubt is not None]
+    if doubts:
+        reason, seconds = max(doubts, key=lambda doubt: doubt[1] or 0)
+        return Measured(verdict=Verdict.UNDECIDED, drift=drift, reason=reason, method=method, decides_in=seconds)
+    return _decide(drift, [Evidence.of(run) for run in each], method)
 
 
-def _drift(half: Series, clock: Clock) -> Drift:
-    """Mean increment per second; the windows are taken as independent, which is safe where increments anticorrelate."""
-    increments = np.diff(_levels(half, DRIFT_WINDOWS))
-    window = clock.seconds(half.span) / DRIFT_WINDOWS
-    mean = float(increments.mean()) / window
-    reach = _T_99 * float(increments.std(ddof=1)) / math.sqrt(DRIFT_WINDOWS) / window
+def drift_of(runs: Sequence[Run]) -> Drift:
+    """Slope over the second half with its 99 % interval: by batch means of one run, else by Student's t over runs."""
+    halves = [run.series.since(second_half(run)[0]) for run in runs]
+    if len(runs) == 1:
+        increments, parts = np.diff(_levels(halves[0], DRIFT_WINDOWS)), DRIFT_WINDOWS
+    else:
+        increments, parts = np.array([half.backlog[-1] - half.backlog[0] for half in halves]), 1
+    slopes = [
+        float(increment) * parts / runs[0].clock.seconds(halves[0].span) for increment in increments
+    ]
+    mean, reach = student(np.array(slopes), 0.99)
     return Drift(mean=mean, low=mean - reach, high=mean + reach)
+
+
+def student(values: Floats, level: float) -> tuple[float, float]:
+    """Mean of independent values and the half-width of its two-sided interval by Student's t."""
+    from scipy.special import stdtrit
+
+    point = float(stdtrit(values.size - 1, (1 + level) / 2))
+    return float(values.mean()), point * float(values.std(ddof=1)) / math.sqrt(values.size)
 
 
 def _levels(half: Series, windows: int) -> Ticks:
@@ -114,61 +156,77 @@ def _levels(half: Series, windows: int) -> Ticks:
     return half.backlog[:: (half.ticks.size - 1) // windows]
 
 
-def _too_short(run: Run, half: Series) -> str | None:
-    batches = int(half.batches[-1] - half.batches[0])
+def _too_short(run: Run) -> tuple[str, float | None] | None:
+    """Why the run cannot speak, and the seconds of one that could."""
+    series = run.series
+    seconds = run.clock.seconds(series.span)
+    batches = int(series.batches[-1] - series.since(second_half(run)[0]).batches[0])
     if batches < _LEAST_BATCHES:
-        return f"the second half of the run holds {batches} batches, a verdict needs {_LEAST_BATCHES}: " + (
-            "the trace is too short" if run.until is None else "give a longer --horizon"
-        )
-    lifetime = run.mean_batch / run.clock.rate * (float(run.requests.decode.mean()) + 1)
-    if run.clock.seconds(half.span) < LIFETIMES * lifetime:
-        return (
-            f"a request that never waits stays about {lifetime:.3g} s, so the run may still be filling up: "
-            f"give a --horizon above {2 * LIFETIMES * lifetime:.3g} s"
-        )
+        reason = f"the second half of the run holds {batches} batches, a verdict needs {_LEAST_BATCHES}: "
+        return reason + ("the trace is too short" if run.until is None else "give a longer --horizon"), None
+    if seconds < LIFETIMES * (life := lifetime(run)):
+        needed = LIFETIMES * life
+        reason = f"a request in service stays about {life:.3g} s, so the run may still be filling up: "
+        return f"{reason}give a --horizon above {needed:.3g} s", needed
+    if (effective := effective_number(run.requests)) < _LEAST_REQUESTS:
+        needed = seconds * _LEAST_REQUESTS / effective
+        reason = f"few long requests bring most of the work, as uncertain as {effective:.3g} of equal length: "
+        return f"{reason}about {needed:.2g} s would hold {_LEAST_REQUESTS}", needed
     return None
 
 
-def _return_score(run: Run, half: Series) -> float:
-    """Mean increment from above the median over its standard error; -inf when the backlog plainly stays."""
-    idle = 1 - float(half.busy[-1] - half.busy[0]) / half.span
-    if idle >= 0.5 or _hardly_moves(run, half):
-        return -math.inf
-    level = _levels(half, RETURN_WINDOWS)
-    begin, increments = level[:-1], np.diff(level)
-    high = increments[begin > np.median(begin)]
-    if high.size < 2 or not high.std():
-        return 0.0
-    return float(high.mean() / (high.std(ddof=1) / math.sqrt(high.size)))
+def lifetime(run: Run) -> float:
+    """Seconds in service of the request a token belongs to, if it never waits: E[v_d^2]/E[v_d] + 1 mean batches."""
+    decode = run.requests.decode
+    tokens = float(decode.sum())
+    longest = float(np.dot(decode.astype(np.float64), decode)) / tokens if tokens else 0.0
+    return run.mean_batch / run.clock.rate * (longest + 1)
 
 
-def _hardly_moves(run: Run, half: Series) -> bool:
-    return bool(np.ptp(half.backlog) <= run.requests.work.max() + run.tokens / run.batches)
+def effective_number(requests: Requests) -> float:
+    """(sum of work)^2/(sum of its squares): as many equal requests would make the total work as uncertain."""
+    work = requests.work.astype(np.float64)
+    return float(work.sum() ** 2 / np.dot(work, work))
 
 
-def _decide(drift: Drift, score: float, seconds: float) -> Measured:
-    if drift.low > 0:
-        return Measured(
-            verdict=Verdict.UNSTABLE, drift=drift, reason="the 99 % interval of the token drift lies above 0"
+def _decide(drift: Drift, found: list[Evidence], method: str) -> Measured:
+    growth, ratio = pooled_growth(found), pooled_ratio(found)
+    measured = Measured(
+        verdict=Verdict.UNDECIDED, drift=drift, reason="", method=method, growth=growth, ratio=ratio
+    )
+    if grows(found):
+        reason = (
+            f"the backlog grows for as long as the run lasts, by {growth:.3g} standard errors; "
+            f"at the critical load {GROWTH:g} are beyond 1 run in a million"
         )
-    if score <= -RETURN_SCORE:
-        return Measured(
-            verdict=Verdict.STABLE,
-            drift=drift,
-            reason="the backlog falls from where it is high, and its drift is not above 0",
+        return attrs.evolve(measured, verdict=Verdict.UNSTABLE, reason=reason)
+    if all(each.bounded for each in found):
+        reason = "the backlog stays within one request and one batch of where it was"
+        return attrs.evolve(measured, verdict=Verdict.STABLE, reason=reason)
+    if returns(found):
+        reason = (
+            f"the backlog keeps coming back: variance over squared increments {ratio:.2g}, at most "
+            f"{ratio_needed(found):.2g} in 1 of {1 / RETURN_LEVEL:.0g} cases at the critical load"
         )
-    return Measured(verdict=Verdict.UNDECIDED, drift=drift, reason=_how_long(drift, score, seconds))
+        return attrs.evolve(measured, verdict=Verdict.STABLE, reason=reason)
+    return _undecided(measured, found)
 
 
-def _how_long(drift: Drift, score: float, seconds: float) -> str:
-    """Run length that would decide: both scores grow with the square root of it."""
-    factors = []
-    if drift.mean > 0:
-        factors.append(((drift.high - drift.mean) / drift.mean) ** 2)
-    if score < 0:
-        factors.append((RETURN_SCORE / score) ** 2)
-    length = f"a run of about {max(2.0, min(factors)) * seconds:.2g} s would decide" if factors else "run longer"
-    return f"neither growth nor return of the backlog is established over {seconds:.4g} s; {length}"
+def _undecided(measured: Measured, found: list[Evidence]) -> Measured:
+    """The run length that would decide: v falls like 1/T in a stable system, z grows like the root of T in another."""
+    seconds = min(each.seconds for each in found)
+    batches = min(each.batches for each in found)
+    least = WINDOWS * BATCHES_A_WINDOW / max(batches, 1)
+    stable = max(2.0, least, (measured.ratio or 0.0) / ratio_needed(found)) * seconds
+    words = f"a run of about {stable:.2g} s would decide if it is stable"
+    times = [stable]
+    apart = (measured.growth or 0.0) - GROWTH_AT_CRITICAL
+    if apart > 0:
+        unstable = max(2.0, ((GROWTH - GROWTH_AT_CRITICAL) / apart) ** 2) * seconds
+        words += f", one of {unstable:.2g} s if its growth is real"
+        times.append(unstable)
+    reason = f"over {seconds:.4g} s neither growth nor return of the backlog is established; {words}"
+    return attrs.evolve(measured, reason=reason, decides_in=min(times))
 
 
 @attrs.frozen(kw_only=True)

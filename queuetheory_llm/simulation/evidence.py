@@ -1,0 +1,175 @@
+"""Is the backlog of a run growing, or does it keep coming back? Two tests whose errors do not depend on the run length.
+
+What is tested is the *excess*: the token backlog less the backlog the same requests would have, over the same batches,
+if none of them ever waited. The second is the infinite-server queue of the run (its requests, one decode token a
+batch); it fills up from empty and jumps with every long request whatever the load, and it is stable whenever the mean
+length is finite. So the excess grows if and only if the backlog does, without the filling and without the jumps.
+
+Both tests refer to the critical case, where the excess over a run of length T is sigma sqrt(T) times a reflected
+Brownian motion W on [0, 1] (Whitt, Stochastic-Process Limits, 2002, chapter 9). Below the critical load it is
+stochastically smaller and returns more often, above it it is larger and returns less often, so the error of each test
+is largest there. Ratios in which sigma sqrt(T) cancels have one law at the critical load whatever the engine, the rule,
+the lengths and T: the errors below hold for every run length. The first quarter of the span of arrivals is left out.
+
+*Growth*: z = increment / its standard error, from batch means over 20 and over 60 windows, whichever is larger. Under W
+its mean is 0.455, P(z > 3.92) = 1e-4, P(z > 4.61) = 1e-5, and `GROWTH` = 5.5 is exceeded in about 5 runs of 10 million.
+Over independent runs the sum of z - 0.46, divided by the root of their number, is held to the same bound. The growth
+must also last: a third of the span must bring at least a ninth of the increment, and the engine may not have been idle.
+
+*Return*: v = variance of the excess / sum of its squared increments over 480 windows. For a process with relaxation
+time tau it falls like tau/T (down to 1/960); under W, P(v <= x) < exp(-`RATE`/x): 1e-4 at 0.0072 where the bound is
+2.3e-4, 1e-5 at 0.0057 (2.7e-5). By Fisher's method, over independent runs the sum of 2 RATE/v lies below chi-square
+with twice their number of degrees of freedom; for one run the level `RETURN_LEVEL` = 1e-8 asks for v <= 0.00326, about
+250 relaxation times. Increments of a window of fewer than `BATCHES_A_WINDOW` batches would be noise of the batch ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from queuetheory_llm.simulation.run import Run
+
+Floats = NDArray[np.float64]
+
+#: Windows of the squared increments; a multiple of those of the batch means.
+WINDOWS = 480
+BATCH_MEANS = (20, 60)
+GROWTH, GROWTH_AT_CRITICAL = 5.5, 0.46
+LEAST_THIRD = 1 / 9
+RATE, RETURN_LEVEL = 0.06, 1e-8
+BATCHES_A_WINDOW = 4
+_CHUNK = 1_000_000  # requests at a time
+
+
+def excess(run: Run) -> Floats:
+    """Backlog beyond that of requests which never wait, at the ticks of the series, in tokens; shape (g,).
+
+    Request i, arriving while batch n runs, has its whole prompt in batch n + 1 and a decode token in each batch after
+    that. Between ticks the batches are taken as evenly spaced.
+    """
+    level = run.series.backlog.astype(np.float64)
+    for start in range(0, len(run.requests), _CHUNK):
+        level -= _unhindered(run, slice(start, start + _CHUNK))
+    return level
+
+
+def _unhindered(run: Run, part: slice) -> Floats:
+    """Backlog of the requests of ``part`` if none of them waited: constant, then linear in the number of batches."""
+    requests, ticks = run.requests, run.series.ticks
+    clock = run.series.batches.astype(np.float64)
+    arrival, decode = requests.arrival[part], requests.decode[part]
+    prompted = np.interp(arrival, ticks, clock) + 1  # number of batches at the end of the prompt
+    finished = prompted + decode
+    come, flat, gone = (
+        np.searchsorted(grid, at) for grid, at in ((ticks, arrival), (clock, prompted), (clock, finished))
+    )
+
+    def counted(places: NDArray[np.intp], weights: NDArray[np.generic] | None = None) -> Floats:
+        return np.bincount(places, weights, minlength=ticks.size + 1)[: ticks.size].astype(np.float64)
+
+    work = decode + requests.prefill[part]
+    waiting = np.cumsum(counted(come, work) - counted(flat, work))
+    decoding = np.cumsum(counted(flat) - counted(gone))
+    ends = np.cumsum(counted(flat, finished) - counted(gone, finished))
+    return waiting + ends - clock * decoding
+
+
+@attrs.frozen(kw_only=True)
+class Evidence:
+    """What the excess of one run shows.
+
+    Attributes
+    ----------
+    seconds : float
+        Span of arrivals.
+    batches : int
+        Batches of the last three quarters.
+    growth : float
+        z; infinite for an increment without any noise.
+    increment : float
+        Tokens by which the excess grows after the first quarter.
+    least_third : float
+        Smallest increment of a third of that time, tokens.
+    idle : bool
+        Whether the engine was ever idle then.
+    ratio : float
+        v; 0 when the excess is constant, 1 when the windows are too short for the test.
+    bounded : bool
+        Whether the excess stays within one mean request and one mean batch: a run of regular arrivals.
+    """
+
+    seconds: float
+    batches: int
+    growth: float
+    increment: float
+    least_third: float
+    idle: bool
+    ratio: float
+    bounded: bool
+
+    @classmethod
+    def of(cls, run: Run) -> Evidence:
+        """From a run with at least 4/3 * `WINDOWS` intervals in its series."""
+        step = 3 * (run.series.ticks.size - 1) // (4 * WINDOWS)
+        late = run.series.ticks.size - 1 - step * WINDOWS
+        level = excess(run)[late::step]
+        span = run.series.ticks[-1] - run.series.ticks[late]
+        batches = int(run.series.batches[-1] - run.series.batches[late])
+        increment = float(level[-1] - level[0])
+        squares = float(np.square(np.diff(level)).sum())
+        return cls(
+            seconds=run.clock.seconds(run.series.span),
+            batches=batches,
+            growth=_score(level),
+            increment=increment,
+            least_third=float(np.diff(level[:: WINDOWS // 3]).min()),
+            idle=int(run.series.busy[-1] - run.series.busy[late]) < int(span),
+            ratio=1.0 if batches < BATCHES_A_WINDOW * WINDOWS else float(level.var()) / squares if squares else 0.0,
+            bounded=float(np.ptp(level)) <= float(run.requests.work.mean()) + run.tokens / run.batches,
+        )
+
+
+def _score(level: Floats) -> float:
+    """Increment over its standard error by batch means; the larger error of the two numbers of windows."""
+    increment = float(level[-1] - level[0])
+    error = max(math.sqrt(count * np.diff(level[:: WINDOWS // count]).var(ddof=1)) for count in BATCH_MEANS)
+    if error <= 1e-9 * abs(increment):
+        return math.copysign(math.inf, increment) if increment else 0.0
+    return increment / error
+
+
+def grows(runs: Sequence[Evidence]) -> bool:
+    """Whether independent runs of one system show linear growth, at the level of the head of the module."""
+    increments = sum(each.increment for each in runs)
+    lasting = sum(each.least_third for each in runs) >= LEAST_THIRD * increments > 0
+    return pooled_growth(runs) >= GROWTH and lasting and not any(each.idle or each.bounded for each in runs)
+
+
+def pooled_growth(runs: Sequence[Evidence]) -> float:
+    """z of one run; over several, the root of their number times the mean distance from its mean at the critical load."""
+    apart = sum(each.growth - GROWTH_AT_CRITICAL for each in runs)
+    return GROWTH_AT_CRITICAL + apart / math.sqrt(len(runs))
+
+
+def returns(runs: Sequence[Evidence]) -> bool:
+    """Whether independent runs of one system show that the backlog keeps coming back, at the level `RETURN_LEVEL`."""
+    return all(each.bounded for each in runs) or ratio_needed(runs) >= pooled_ratio(runs)
+
+
+def pooled_ratio(runs: Sequence[Evidence]) -> float:
+    """Harmonic mean of v over the runs."""
+    if any(each.ratio == 0 for each in runs):
+        return 0.0
+    return len(runs) / sum(1 / each.ratio for each in runs)
+
+
+def ratio_needed(runs: Sequence[Evidence]) -> float:
+    """Largest harmonic mean of v that shows return, by Fisher's method."""
+    from scipy.special import chdtri
+
+    return 2 * len(runs) * RATE / float(chdtri(2 * len(runs), RETURN_LEVEL))
