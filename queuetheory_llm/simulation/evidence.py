@@ -151,7 +151,7 @@ def grows(runs: Sequence[Evidence]) -> bool:
 
 
 def pooled_growth(runs: Sequence[Evidence]) -> float:
-    """z of one run; over several, the root of their number times the mean distance from its mean at the critical load."""
+    """z of one run; over several, its mean distance from the critical mean times the root of their number."""
     apart = sum(each.growth - GROWTH_AT_CRITICAL for each in runs)
     return GROWTH_AT_CRITICAL + apart / math.sqrt(len(runs))
 

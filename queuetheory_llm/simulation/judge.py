@@ -27,6 +27,7 @@ from queuetheory_llm.simulation.requests import fixed_times, replay, sample
 from queuetheory_llm.simulation.run import Progress, Run
 from queuetheory_llm.simulation.runner import run
 from queuetheory_llm.simulation.statistics import Measured, Summary, latencies, measure
+from queuetheory_llm.stability.classify import properties
 from queuetheory_llm.stability.thresholds import threshold
 from queuetheory_llm.verdict import Basis, Judgement, Verdict
 
@@ -288,3 +289,9 @@ def _longest(engine: Engine, trace: Trace, horizon: Fraction | None) -> Fraction
     slowest = max(law.seconds(size) for size in {1, engine.b_max, *law.corners(1, engine.b_max)})
     last = int(trace.require_arrivals()[-1]) * trace.tick
     return min(max(last, trace.tick) + tokens * slowest, Fraction(LAST_TICK, 10**9))
+
+
+def claims_full_batches(scheduler: Scheduler) -> bool:
+    """Whether a rule is work-conserving up to its own budget: its batches tell, without its target."""
+    whole = attrs.evolve(scheduler, target=None) if isinstance(scheduler, Policy) else scheduler
+    return properties(whole).work_conserving

@@ -14,7 +14,7 @@ which few long requests bring most of the work.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.simulation.clock import Clock
 from queuetheory_llm.simulation.evidence import (
     BATCHES_A_WINDOW,
     GROWTH,
@@ -136,9 +135,7 @@ def drift_of(runs: Sequence[Run]) -> Drift:
         increments, parts = np.diff(_levels(halves[0], DRIFT_WINDOWS)), DRIFT_WINDOWS
     else:
         increments, parts = np.array([half.backlog[-1] - half.backlog[0] for half in halves]), 1
-    slopes = [
-        float(increment) * parts / runs[0].clock.seconds(halves[0].span) for increment in increments
-    ]
+    slopes = [float(increment) * parts / runs[0].clock.seconds(halves[0].span) for increment in increments]
     mean, reach = student(np.array(slopes), 0.99)
     return Drift(mean=mean, low=mean - reach, high=mean + reach)
 
@@ -191,9 +188,7 @@ def effective_number(requests: Requests) -> float:
 
 def _decide(drift: Drift, found: list[Evidence], method: str) -> Measured:
     growth, ratio = pooled_growth(found), pooled_ratio(found)
-    measured = Measured(
-        verdict=Verdict.UNDECIDED, drift=drift, reason="", method=method, growth=growth, ratio=ratio
-    )
+    measured = Measured(verdict=Verdict.UNDECIDED, drift=drift, reason="", method=method, growth=growth, ratio=ratio)
     if grows(found):
         reason = (
             f"the backlog grows for as long as the run lasts, by {growth:.3g} standard errors; "
