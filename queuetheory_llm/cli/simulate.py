@@ -5,10 +5,10 @@ from __future__ import annotations
 import json as json_module
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import IO, Annotated
+from typing import IO, Annotated, Protocol
 
 import attrs
 from cyclopts import Parameter
@@ -39,11 +39,15 @@ from queuetheory_llm.model.system import System
 from queuetheory_llm.model.trace import FirstToken, Trace, TraceArrivals
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Policy
-from queuetheory_llm.simulation.judge import Simulation, simulate_trace
+from queuetheory_llm.schedulers.registry import parse_scheduler
+from queuetheory_llm.simulation.invariants import CHECKED, FILLS
+from queuetheory_llm.simulation.judge import Simulation, claims_full_batches, simulate_trace
 from queuetheory_llm.simulation.judge import simulate as simulate_workload
 from queuetheory_llm.simulation.run import Progress, Run
+from queuetheory_llm.simulation.statistics import Estimate
 
 _QUIET_SECONDS = 2.0  # a run shorter than this shows no progress bar
+_VIOLATIONS = 10  # as many are printed
 
 
 def simulate(
@@ -59,7 +63,17 @@ def simulate(
         Parameter(help="Simulated seconds. Default: 20 000 full batches or more; a trace runs until all are finished."),
     ] = None,
     seed: Annotated[str, Parameter(help="Whole number; the same seed gives the same run.")] = "0",
+    replications: Annotated[
+        str, Parameter(help="Number of independent runs; with several, intervals are those over the runs.")
+    ] = "1",
+    check: Annotated[
+        bool, Parameter(negative=(), help="Recount every invariant from the batches; exit code 1 if one is broken.")
+    ] = False,
     batch_log: Annotated[str | None, Parameter(help="Write every batch to this file, one JSON object a line.")] = None,
+    series: Annotated[
+        str | None,
+        Parameter(help="Write the time series to this CSV file: seconds, backlog, waiting, decoding, batches, busy."),
+    ] = None,
     first_token: FirstTokenFlag = None,
     strict: Strict = False,
     latency: Annotated[
@@ -67,7 +81,7 @@ def simulate(
     ] = False,
     output: Output = None,
     json: Json = False,
-) -> None:
+) -> int:
     """Run one engine from empty: verdict, token drift with its 99 % interval, latencies.
 
     With one --scheduler (default: sarathi) --json prints the object of its run; with several, their objects are a
@@ -79,57 +93,97 @@ def simulate(
         A model file or the name of a packaged model.
     """
     rules = read_schedulers(scheduler)
-    _check_files(output, batch_log, runs=len(rules))
+    count = count_flag("--replications", replications, least=1)
+    files = _Files(figure=output, batch_log=batch_log, series=series)
+    files.check(rules=len(rules), replications=count)
     if trace is not None:
-        _refuse_beside_trace(rate=rate, prefill=prefill, decode=decode)
+        _refuse_beside_trace(rate=rate, prefill=prefill, decode=decode, replications=None if count == 1 else "many")
     start = count_flag("--seed", seed)
     seconds = None if horizon is None else positive_flag("--horizon", horizon, flag_seconds)
+    asked = _Asked(horizon=seconds, seed=start, replications=count, first_token=first_token)
     if trace is not None:
         engine = load_model(model, first_token=first_token).engine
         recorded = read_trace(trace, first_token=first_token, strict=strict)
-        plan = _trace_plan(engine, recorded, seconds, first_token)
+        plan = _trace_plan(engine, recorded, asked)
     else:
         question = read_question(model, prefill=prefill, decode=decode, rate=rate, first_token=first_token)
-        plan = _workload_plan(question.system, seconds, start, first_token)
-    results = [plan.run(rule, log=batch_log is not None) for rule in rules]
+        plan = _workload_plan(question.system, asked)
+    results = [plan.run(rule, log=batch_log is not None, check=check) for rule in rules]
     if latency:
         for result in results:
             result.require_means()
-    _write_files(results[0], output, batch_log)
+    files.write(results[0])
+    for result in results:
+        _warn(result)
     if json:
         runs = [{**result.to_dict(), "seed": plan.seed} for result in results]
         print_json("simulate", runs[0] if len(runs) == 1 else {"results": runs})
     else:
         _print(plan, results)
-        for path in (output, batch_log):
+        files.say()
+    return 1 if any(result.violations for result in results) else 0
+
+
+@attrs.frozen(kw_only=True)
+class _Files:
+    """The files asked for, each of one run."""
+
+    figure: str | None
+    batch_log: str | None
+    series: str | None
+
+    def check(self, *, rules: int, replications: int) -> None:
+        """Refuse files that cannot be written, or that hold one run where several were asked for."""
+        figure_format(self.figure)
+        for path in (self.batch_log, self.series):
+            if path is not None:
+                check_target(path)
+        for flag, path, what in (
+            ("-o", self.figure, "figure shows"),
+            ("--batch-log", self.batch_log, "log holds"),
+            ("--series", self.series, "series holds"),
+        ):
+            if path is not None and rules > 1:
+                raise InvalidInput(f"{flag}: one {what} one run; give one --scheduler")
+            if path is not None and replications > 1:
+                raise InvalidInput(f"{flag}: one {what} one run; leave out --replications")
+
+    def write(self, result: Simulation) -> None:
+        """Write each whole, or not at all."""
+        run = result.run
+        if self.batch_log is not None:
+            write_atomically(self.batch_log, lambda file: _write_log(run, file))
+        if self.series is not None:
+            write_atomically(self.series, lambda file: _write_series(run, file))
+        if self.figure is not None:
+            from queuetheory_llm.plots.simulation import render_simulation
+
+            write_figure(self.figure, lambda kind: render_simulation(result, kind))
+
+    def say(self) -> None:
+        """Name the files written."""
+        for path in (self.figure, self.batch_log, self.series):
             if path is not None:
                 print_written(path)
 
 
-def _check_files(output: str | None, batch_log: str | None, *, runs: int) -> None:
-    """Refuse files that cannot be written, or that hold one run where several were asked for."""
-    figure_format(output)
-    if batch_log is not None:
-        check_target(batch_log)
-    if runs > 1 and output is not None:
-        raise InvalidInput("-o: one figure shows one run; give one --scheduler")
-    if runs > 1 and batch_log is not None:
-        raise InvalidInput("--batch-log: one log holds one run; give one --scheduler")
-
-
-def _write_files(result: Simulation, output: str | None, batch_log: str | None) -> None:
-    if batch_log is not None:
-        write_atomically(batch_log, lambda file: _write_log(result.run, file))
-    if output is not None:
-        from queuetheory_llm.plots.simulation import render_simulation
-
-        write_figure(output, lambda kind: render_simulation(result, kind))
+def _warn(result: Simulation) -> None:
+    """What nobody must overlook, on stderr."""
+    if result.contradiction is not None:
+        print(f"warning: {result.scheduler}: CONTRADICTION: {result.contradiction}", file=sys.stderr)
+    if result.violations:
+        more = len(result.violations) - _VIOLATIONS
+        for fault in result.violations[:_VIOLATIONS]:
+            print(f"warning: {result.scheduler}: CHECK FAILED: {fault}", file=sys.stderr)
+        if more > 0:
+            print(f"warning: {result.scheduler}: CHECK FAILED: {more} more", file=sys.stderr)
 
 
 def _refuse_beside_trace(**flags: str | None) -> None:
-    """A replayed trace has its own times and lengths."""
+    """A replayed trace has its own times and lengths, and is one run."""
+    own = {"rate": "has its own rate", "replications": "is one run"}
     faults = [
-        f"--{flag}: a trace has its own {'rate' if flag == 'rate' else 'lengths'}; leave out --{flag} or --trace"
+        f"--{flag}: a trace {own.get(flag, 'has its own lengths')}; leave out --{flag} or --trace"
         for flag, value in flags.items()
         if value is not None
     ]
@@ -138,36 +192,56 @@ def _refuse_beside_trace(**flags: str | None) -> None:
 
 
 @attrs.frozen(kw_only=True)
+class _Asked:
+    """How to run, whatever the system."""
+
+    horizon: Fraction | None
+    seed: int
+    replications: int
+    first_token: FirstToken | None
+
+
+class _RunRule(Protocol):
+    def __call__(self, rule: Policy, *, log: bool, check: bool, progress: Progress) -> Simulation: ...
+
+
+@attrs.frozen(kw_only=True)
 class _Plan:
     """What to run, whatever the rule."""
 
     title: str
     seed: int | None
-    run_rule: Callable[[Policy, bool, Progress], Simulation]
+    run_rule: _RunRule
 
-    def run(self, rule: Policy, *, log: bool) -> Simulation:
+    def run(self, rule: Policy, *, log: bool, check: bool) -> Simulation:
         with _progress_bar(f"simulate {rule.name}") as progress:
-            return self.run_rule(rule, log, progress)
+            return self.run_rule(rule, log=log, check=check, progress=progress)
 
 
-def _workload_plan(system: System, horizon: Fraction | None, seed: int, asked: FirstToken | None) -> _Plan:
+def _workload_plan(system: System, asked: _Asked) -> _Plan:
     workload, arrivals = _with_arrivals(system)
     if isinstance(arrivals, TraceArrivals):
-        return _trace_plan(system.engine, arrivals.trace, horizon, asked)
+        if asked.replications > 1:
+            _refuse_beside_trace(replications="many")
+        return _trace_plan(system.engine, arrivals.trace, asked)
 
-    def run_rule(rule: Policy, log: bool, progress: Progress) -> Simulation:
+    def run_rule(rule: Policy, *, log: bool, check: bool, progress: Progress) -> Simulation:
         return simulate_workload(
             system.engine,
             rule,
             workload,
-            horizon=horizon,
-            seed=seed,
-            first_token=asked or "paper",
+            horizon=asked.horizon,
+            seed=asked.seed,
+            replications=asked.replications,
+            first_token=asked.first_token or "paper",
             log=log,
+            check=check,
             progress=progress,
         )
 
-    return _Plan(title=f"{system.name}: {float(arrivals.rate):g} requests/s, seed {seed}", seed=seed, run_rule=run_rule)
+    several = f", {asked.replications} runs" if asked.replications > 1 else ""
+    title = f"{system.name}: {float(arrivals.rate):g} requests/s, seed {asked.seed}{several}"
+    return _Plan(title=title, seed=asked.seed, run_rule=run_rule)
 
 
 def _with_arrivals(system: System) -> tuple[Workload, Arrivals]:
@@ -178,12 +252,21 @@ def _with_arrivals(system: System) -> tuple[Workload, Arrivals]:
     return workload, workload.arrivals
 
 
-def _trace_plan(engine: Engine, trace: Trace, horizon: Fraction | None, asked: FirstToken | None) -> _Plan:
+def _trace_plan(engine: Engine, trace: Trace, asked: _Asked) -> _Plan:
     # A format that records v_d itself leaves the convention of the latencies to the flag.
-    first_token: FirstToken = "paper" if "paper" in (trace.first_token, asked) else "engine"
+    first_token: FirstToken = "paper" if "paper" in (trace.first_token, asked.first_token) else "engine"
 
-    def run_rule(rule: Policy, log: bool, progress: Progress) -> Simulation:
-        return simulate_trace(engine, rule, trace, horizon=horizon, first_token=first_token, log=log, progress=progress)
+    def run_rule(rule: Policy, *, log: bool, check: bool, progress: Progress) -> Simulation:
+        return simulate_trace(
+            engine,
+            rule,
+            trace,
+            horizon=asked.horizon,
+            first_token=first_token,
+            log=log,
+            check=check,
+            progress=progress,
+        )
 
     title = f"{trace.source}: {len(trace)} requests ({trace.format}) replayed"
     return _Plan(title=title, seed=None, run_rule=run_rule)
@@ -213,6 +296,15 @@ def _write_log(run: Run, file: IO[bytes]) -> None:
         file.write(json_module.dumps(line).encode() + b"\n")
 
 
+def _write_series(run: Run, file: IO[bytes]) -> None:
+    """One line a tick of the series; busy in seconds."""
+    series, rate = run.series, run.clock.rate
+    file.write(b"seconds,backlog,waiting,decoding,batches,busy\n")
+    columns = (series.ticks / rate, series.backlog, series.waiting, series.decoding, series.batches, series.busy / rate)
+    for row in zip(*(column.tolist() for column in columns), strict=True):
+        file.write((",".join(map(str, row)) + "\n").encode())
+
+
 def _print(plan: _Plan, results: Sequence[Simulation]) -> None:
     print_notes(dict.fromkeys(note for result in results for note in result.notes))
     print_table(
@@ -223,8 +315,21 @@ def _print(plan: _Plan, results: Sequence[Simulation]) -> None:
     for result in results:
         print(f"{result.scheduler}: {result.judgement.verdict.value}: {result.judgement.reason}")
         print(f"  measured {result.measured.verdict.value}: {result.measured.reason}")
+        if result.contradiction is not None:
+            print(f"  CONTRADICTION: {result.contradiction}")
     for result in results:
         _print_latency(result)
+        _print_check(result)
+
+
+def _print_check(result: Simulation) -> None:
+    if result.violations is None:
+        return
+    rows = [*CHECKED, FILLS] if claims_full_batches(parse_scheduler(result.scheduler)) else CHECKED
+    found = "all hold" if not result.violations else f"{len(result.violations)} broken"
+    print(f"{result.scheduler}: checked from the log of every batch, {found}:")
+    for each in (*rows, *(f"BROKEN: {fault}" for fault in result.violations[:_VIOLATIONS])):
+        print(f"  {each}")
 
 
 def _row(result: Simulation) -> list[str]:
@@ -244,12 +349,13 @@ def _row(result: Simulation) -> list[str]:
 
 def _print_latency(result: Simulation) -> None:
     print_table(
-        ["seconds", "mean", "p50", "p90", "p95", "p99", "of requests"],
+        ["seconds", "mean", "p50", "p90", "p95", "p99", "of requests", "stationary mean, 95 % interval"],
         [
             [
                 name,
                 *(number(value, 4) for value in (each.mean, each.p50, each.p90, each.p95, each.p99)),
                 str(each.count),
+                _interval(each.steady),
             ]
             for name, each in result.latency.items()
         ],
@@ -258,3 +364,9 @@ def _print_latency(result: Simulation) -> None:
     )
     if result.means_refused:
         print(f"no means: {result.means_refused}")
+
+
+def _interval(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "-"
+    return f"{estimate.mean:.4g} ({estimate.low95:.4g} .. {estimate.high95:.4g})"

@@ -121,26 +121,31 @@ class Evidence:
         span = run.series.ticks[-1] - run.series.ticks[late]
         batches = int(run.series.batches[-1] - run.series.batches[late])
         increment = float(level[-1] - level[0])
-        squares = float(np.square(np.diff(level)).sum())
         return cls(
             seconds=run.clock.seconds(run.series.span),
             batches=batches,
-            growth=_score(level),
+            growth=growth_score(level),
             increment=increment,
             least_third=float(np.diff(level[:: WINDOWS // 3]).min()),
             idle=int(run.series.busy[-1] - run.series.busy[late]) < int(span),
-            ratio=1.0 if batches < BATCHES_A_WINDOW * WINDOWS else float(level.var()) / squares if squares else 0.0,
+            ratio=1.0 if batches < BATCHES_A_WINDOW * WINDOWS else return_ratio(level),
             bounded=float(np.ptp(level)) <= float(run.requests.work.mean()) + run.tokens / run.batches,
         )
 
 
-def _score(level: Floats) -> float:
-    """Increment over its standard error by batch means; the larger error of the two numbers of windows."""
+def growth_score(level: Floats) -> float:
+    """z of the excess at the `WINDOWS` + 1 edges of the windows."""
     increment = float(level[-1] - level[0])
     error = max(math.sqrt(count * np.diff(level[:: WINDOWS // count]).var(ddof=1)) for count in BATCH_MEANS)
     if error <= 1e-9 * abs(increment):
         return math.copysign(math.inf, increment) if increment else 0.0
     return increment / error
+
+
+def return_ratio(level: Floats) -> float:
+    """v of the excess at the `WINDOWS` + 1 edges of the windows; 0 when it is constant."""
+    squares = float(np.square(np.diff(level)).sum())
+    return float(level.var()) / squares if squares else 0.0
 
 
 def grows(runs: Sequence[Evidence]) -> bool:

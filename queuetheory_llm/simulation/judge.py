@@ -23,10 +23,11 @@ from queuetheory_llm.result import Result
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
 from queuetheory_llm.schedulers.registry import to_scheduler
 from queuetheory_llm.simulation.clock import LAST_TICK, Clock, generators
-from queuetheory_llm.simulation.requests import fixed_times, replay, sample
+from queuetheory_llm.simulation.invariants import check_run
+from queuetheory_llm.simulation.requests import Requests, fixed_times, replay, sample
 from queuetheory_llm.simulation.run import Progress, Run
 from queuetheory_llm.simulation.runner import run
-from queuetheory_llm.simulation.statistics import Measured, Summary, latencies, measure
+from queuetheory_llm.simulation.statistics import LATENCIES, Measured, Summary, latency, measure
 from queuetheory_llm.stability.classify import properties
 from queuetheory_llm.stability.thresholds import threshold
 from queuetheory_llm.verdict import Basis, Judgement, Verdict
@@ -38,40 +39,51 @@ def _read_only(summaries: Mapping[str, Summary]) -> Mapping[str, Summary]:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Simulation(Result):
-    """One run and what is said of it.
+    """One run, or independent runs of one system, and what is said of it.
 
     Attributes
     ----------
     scheduler : str
-    run : Run
+    runs : tuple of Run
     judgement : Judgement
         Of the system, by theory where it applies.
     measured : Measured
-        Of the run alone.
+        Of the runs alone.
+    contradiction : str or None
+        In words, where theory and measurement exclude each other.
     first_token : {"paper", "engine"}
         Convention of ttft and tpot, see `statistics.latencies`.
     latency : read-only mapping of str to Summary
-        "ttft", "tpot", "e2e" of the finished requests, seconds.
+        "queueing", "ttft", "tpot", "max_tbt", "e2e" of the finished requests of all runs, seconds.
     means_refused : str or None
         Why the latencies carry no means; None when they do.
     notes : tuple of str
         What was rounded or derived.
+    violations : tuple of str or None
+        What `invariants.check_run` found; None when it was not asked for.
     """
 
     figure: ClassVar[str] = "queuetheory_llm.plots.simulation:draw_simulation"
     scheduler: str
-    run: Run
+    runs: tuple[Run, ...]
     judgement: Judgement
     measured: Measured
+    contradiction: str | None
     first_token: FirstToken
     latency: Mapping[str, Summary] = attrs.field(converter=_read_only)
     means_refused: str | None
     notes: tuple[str, ...]
+    violations: tuple[str, ...] | None = None
+
+    @property
+    def run(self) -> Run:
+        """The first run."""
+        return self.runs[0]
 
     @property
     def requests(self) -> dict[str, int]:
-        """Number ``arrived``, ``finished`` and ``present`` at the end of the run."""
-        arrived, finished = len(self.run.requests), self.run.finished
+        """Number ``arrived``, ``finished`` and ``present`` at the end, over all runs."""
+        arrived, finished = sum(len(run.requests) for run in self.runs), sum(run.finished for run in self.runs)
         return {"arrived": arrived, "finished": finished, "present": arrived - finished}
 
     def require_means(self) -> None:
@@ -100,14 +112,17 @@ class Simulation(Result):
             "load_exact": None if judgement.load is None else exact_text(judgement.load),
             "margin": None if judgement.margin is None else float(judgement.margin),
             "measured": self.measured.to_dict(),
+            "contradiction": self.contradiction,
+            "replications": len(self.runs),
             "requests": self.requests,
-            "batches": self.run.batches,
+            "batches": sum(run.batches for run in self.runs),
             "horizon": None if self.run.until is None else self.run.clock.seconds(self.run.until),
             "seconds": self.run.clock.seconds(self.run.end),
             "first_token": self.first_token,
             "latency": {name: summary.to_dict() for name, summary in self.latency.items()},
             "means_refused": self.means_refused,
             "notes": list(self.notes),
+            "violations": None if self.violations is None else list(self.violations),
         }
 
 
@@ -118,11 +133,13 @@ def simulate(
     *,
     horizon: Number | None = None,
     seed: int = 0,
+    replications: int = 1,
     first_token: FirstToken = "paper",
     log: bool = False,
+    check: bool = False,
     progress: Progress | None = None,
 ) -> Simulation:
-    """Run a workload from an empty engine and judge it.
+    """Run a workload from an empty engine, once or several times, and judge it.
 
     Parameters
     ----------
@@ -134,13 +151,18 @@ def simulate(
     horizon : number or duration, optional
         Seconds; requests arrive, and batches start, strictly before it. See `default_horizon`.
     seed : int
-        At least 0; the same seed gives the same run.
+        At least 0; the same seed gives the same runs.
+    replications : int
+        Number of independent runs, at least 1; with several, each draws from a stream of its own spawned from the
+        seed, and intervals are those of Student's t over the runs.
     first_token : {"paper", "engine"}
         Convention of ttft and tpot.
     log : bool
         Keep the contents of every batch.
+    check : bool
+        Recount every invariant from the contents of the batches.
     progress : callable, optional
-        Told the share of the run that is done.
+        Told the share of the runs that is done.
 
     Raises
     ------
@@ -150,8 +172,8 @@ def simulate(
         If the rule can never serve one of the requests.
     """
     rule = to_scheduler(scheduler)
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise InvalidInput(f"seed: {seed!r} is no whole number from 0 on; give one, the same for the same run")
+    _require_whole("seed", seed, 0, "the same for the same run")
+    _require_whole("replications", replications, 1, "the number of independent runs")
     if workload.arrivals is None:
         raise InvalidInput("workload: rate: missing; give the workload a rate, or --rate R")
     if isinstance(workload.arrivals, SlottedArrivals):
@@ -163,11 +185,12 @@ def simulate(
     else:
         end = _positive_seconds(horizon)
     clock = Clock.fit(generators(engine.batch_time, engine.b_max) | fixed_times(workload.arrivals), end)
-    requests = sample(workload, clock, end, np.random.default_rng(seed))
-    done = run(engine, rule, requests, clock, until=clock.bound(end), log=log, progress=progress)
-    measured = measure(done)
+    runner = _Runner(engine, rule, clock, clock.bound(end), log, check, replications, progress)
+    for rng in _streams(seed, replications):
+        runner.add(sample(workload, clock, end, rng))
+    measured = measure(runner.runs)
     judgement = judge(engine, rule, workload, measured)
-    return _report(rule, done, judgement, measured, first_token, notes, whole_trace=False)
+    return _report(runner, judgement, measured, first_token, notes, whole_trace=False)
 
 
 def simulate_trace(
@@ -178,6 +201,7 @@ def simulate_trace(
     horizon: Number | None = None,
     first_token: FirstToken = "engine",
     log: bool = False,
+    check: bool = False,
     progress: Progress | None = None,
 ) -> Simulation:
     """Replay a trace at its recorded times, until every request is finished unless a horizon stops it.
@@ -190,11 +214,55 @@ def simulate_trace(
     clock = Clock.fit(generators(engine.batch_time, engine.b_max) | {trace.tick}, _longest(engine, trace, end))
     requests = replay(trace, clock, end)
     until = None if end is None else clock.bound(end)
-    done = run(engine, rule, requests, clock, until=until, log=log, progress=progress)
-    measured = measure(done)
+    runner = _Runner(engine, rule, clock, until, log, check, 1, progress)
+    runner.add(requests)
+    measured = measure(runner.runs)
     judgement = _judge_trace(engine, rule, trace, measured)
-    whole = done.finished == len(trace)
-    return _report(rule, done, judgement, measured, first_token, trace.notes, whole_trace=whole)
+    whole = runner.runs[0].finished == len(trace)
+    return _report(runner, judgement, measured, first_token, trace.notes, whole_trace=whole)
+
+
+def _require_whole(name: str, value: object, least: int, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidInput(f"{name}: {value!r} is no whole number from {least} on; give one, {what}")
+
+
+def _streams(seed: int, count: int) -> list[np.random.Generator]:
+    """One generator a run; a single run draws from the seed itself."""
+    if count == 1:
+        return [np.random.default_rng(seed)]
+    return [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(count)]
+
+
+@attrs.define
+class _Runner:
+    """Makes the runs of one system, one after the other, and checks each where that is asked for."""
+
+    engine: Engine
+    rule: Scheduler
+    clock: Clock
+    until: int | None
+    log: bool
+    check: bool
+    count: int
+    progress: Progress | None
+    runs: list[Run] = attrs.field(factory=list)
+    violations: list[str] = attrs.field(factory=list)
+
+    def add(self, requests: Requests) -> None:
+        """Run these requests."""
+        number, log = len(self.runs), self.log or self.check
+        done = run(
+            self.engine, self.rule, requests, self.clock, until=self.until, log=log, progress=self._share(number)
+        )
+        if self.check:
+            found = check_run(done, self.engine, self.rule, fills=claims_full_batches(self.rule))
+            self.violations += [f"run {number}: {fault}" for fault in found] if self.count > 1 else found
+        self.runs.append(done if self.log else attrs.evolve(done, log=None))
+
+    def _share(self, number: int) -> Progress | None:
+        told = self.progress
+        return None if told is None else lambda share: told((number + share) / self.count)
 
 
 def judge(engine: Engine, scheduler: Scheduler, workload: Workload, measured: Measured) -> Judgement:
@@ -233,8 +301,7 @@ def _judge_trace(engine: Engine, scheduler: Scheduler, trace: Trace, measured: M
 
 
 def _report(
-    scheduler: Scheduler,
-    done: Run,
+    runner: _Runner,
     judgement: Judgement,
     measured: Measured,
     first_token: FirstToken,
@@ -242,23 +309,53 @@ def _report(
     *,
     whole_trace: bool,
 ) -> Simulation:
+    contradiction = find_contradiction(judgement, measured, runner.runs[0].requests)
     refused = None
     if not whole_trace and judgement.verdict is not Verdict.STABLE:
         refused = (
             f"mean latencies depend on the run length unless the system is STABLE; it is {judgement.verdict.value}"
         )
-    summaries = {name: Summary.of(values) for name, values in latencies(done, first_token).items()}
+    elif not whole_trace and contradiction is not None:
+        refused = "mean latencies depend on the run length unless the system is STABLE; theory and run contradict"
+    summaries = {name: Summary.of(*(latency(run, name, first_token) for run in runner.runs)) for name in LATENCIES}
     if refused:
-        summaries = {name: attrs.evolve(summary, mean=None) for name, summary in summaries.items()}
+        summaries = {name: summary.without_means() for name, summary in summaries.items()}
     return Simulation(
-        scheduler=scheduler.name,
-        run=done,
+        scheduler=runner.rule.name,
+        runs=tuple(runner.runs),
         judgement=judgement,
         measured=measured,
+        contradiction=contradiction,
         first_token=first_token,
         latency=summaries,
         means_refused=refused,
-        notes=(*notes, *done.clock.notes),
+        notes=(*notes, *runner.clock.notes),
+        violations=tuple(runner.violations) if runner.check else None,
+    )
+
+
+def find_contradiction(judgement: Judgement, measured: Measured, requests: Requests) -> str | None:
+    """What theory and the runs say of one system, when both cannot be true; None when they can.
+
+    A critical system may stay bounded when its requests are all alike and come at equal intervals.
+    """
+    theory, shown = judgement.verdict, measured.verdict
+    if judgement.basis in (None, Basis.SIMULATION) or Verdict.UNDECIDED in (theory, shown) or theory is shown:
+        return None
+    if theory is Verdict.CRITICAL and shown is Verdict.STABLE and _regular(requests):
+        return None
+    return (
+        f"theory says {theory.value} ({judgement.reason}) and the run shows {shown.value} ({measured.reason}); "
+        "the run may be short of a slow change of state, its requests no stationary stream, or one of the two wrong: "
+        "run longer, with another seed and with --check"
+    )
+
+
+def _regular(requests: Requests) -> bool:
+    """Whether all requests are alike and come at equal intervals, to a tick of rounding."""
+    gaps = np.diff(requests.arrival)
+    return (
+        bool(np.ptp(gaps) <= 2 and not np.ptp(requests.prefill) and not np.ptp(requests.decode)) if gaps.size else True
     )
 
 

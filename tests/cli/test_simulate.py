@@ -1,8 +1,13 @@
+import csv
 import json
 
+import attrs
+import numpy as np
 import pytest
 
 from queuetheory_llm.cli.main import answer
+from queuetheory_llm.simulation import judge
+from queuetheory_llm.verdict import Basis, Judgement, Verdict
 
 ENGINE = """
 [engine]
@@ -77,10 +82,16 @@ def test_one_run_is_one_flat_object(model, capsys):
     assert drift["low"] <= drift["mean"] <= drift["high"]
     assert found["verdict"] == "STABLE"
     assert found["basis"] in ("theorem", "simulation")
-    assert set(found["latency"]) == {"ttft", "tpot", "e2e"}
+    assert set(found["latency"]) == {"queueing", "ttft", "tpot", "max_tbt", "e2e"}
     for each in found["latency"].values():
         assert each["p50"] <= each["p90"] <= each["p95"] <= each["p99"]
         assert each["mean"] > 0
+        steady = each["steady"]
+        assert steady["low99"] <= steady["low95"] <= steady["mean"] <= steady["high95"] <= steady["high99"]
+        assert steady["method"] == found["measured"]["method"] == "batch means"
+    assert found["replications"] == 1
+    assert found["contradiction"] is None
+    assert found["violations"] is None
     assert report(capsys, model, "--horizon", "60", "--seed", "3") == found
     assert report(capsys, model, "--horizon", "60", "--seed", "4")["latency"] != found["latency"]
 
@@ -137,6 +148,7 @@ def test_overload_has_percentiles_and_no_means(model, capsys):
     assert found["load"] > 1
     assert found["margin"] == pytest.approx(1 - found["load"])
     assert found["latency"]["e2e"]["mean"] is None
+    assert found["latency"]["e2e"]["steady"] is None
     assert found["latency"]["e2e"]["p50"] > 0
     assert "UNSTABLE" in found["means_refused"]
 
@@ -165,6 +177,14 @@ def test_rates_and_horizons_that_are_none(flag, value, model, capsys):
         (["--rate", "1e12", "--horizon", "10"], "requests would arrive"),
         (["--scheduler", "orca", "--scheduler", "sarathi", "--batch-log", "x.jsonl"], "one --scheduler"),
         (["--scheduler", "orca", "--scheduler", "sarathi", "-o", "x.svg"], "-o: one figure shows one run"),
+        (["--scheduler", "orca", "--scheduler", "sarathi", "--series", "x.csv"], "--series: one series holds one run"),
+        (["--replications", "2", "--series", "x.csv"], "leave out --replications"),
+        (["--replications", "2", "--batch-log", "x.jsonl"], "leave out --replications"),
+        (["--replications", "2", "-o", "x.svg"], "leave out --replications"),
+        (["--replications", "0"], "--replications: 0 is below 1"),
+        (["--replications", "nan"], "--replications: nan"),
+        (["--trace", "no-such.csv", "--replications", "2"], "--replications: a trace is one run"),
+        (["--horizon", "10", "--series", "no-such-folder/x.csv"], "no-such-folder"),
         (["-o", "x.jpg"], "x.jpg: has an unknown ending"),
         (["--horizon", "10", "-o", "no-such-folder/x.svg"], "no-such-folder"),
         (["--trace", "no-such.csv"], "no-such.csv"),
@@ -201,6 +221,78 @@ def test_a_written_log_is_said(model, tmp_path, capsys):
     code, out, _ = run(capsys, model, "--horizon", "10", "--batch-log", str(log))
     assert code == 0
     assert f"wrote {log}" in out.splitlines()
+
+
+def test_the_series_is_written_whole(model, tmp_path, capsys):
+    path = tmp_path / "series.csv"
+    code, out, _ = run(capsys, model, "--horizon", "40", "--series", str(path))
+    assert code == 0
+    assert f"wrote {path}" in out.splitlines()
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["seconds", "backlog", "waiting", "decoding", "batches", "busy"]
+    assert len(rows) == 4001
+    seconds = [float(row["seconds"]) for row in rows]
+    assert seconds[0] == 0
+    assert seconds[-1] == 40
+    assert seconds == sorted(seconds)
+    found = report(capsys, model, "--horizon", "40")
+    assert int(rows[-1]["batches"]) in (found["batches"], found["batches"] - 1)
+    half = (int(rows[-1]["backlog"]) - int(rows[2000]["backlog"])) / 20
+    assert found["measured"]["token_drift"]["mean"] == pytest.approx(half)
+
+
+def test_replications_are_independent_runs_with_intervals_over_them(model, capsys):
+    found = report(capsys, model, "--horizon", "60", "--replications", "4")
+    assert found["replications"] == 4
+    assert found["requests"]["arrived"] == pytest.approx(4 * 600, abs=4 * 2400**0.5)
+    assert found["measured"]["method"] == found["latency"]["e2e"]["steady"]["method"] == "replications"
+    assert report(capsys, model, "--horizon", "60", "--replications", "4") == found
+    assert report(capsys, model, "--horizon", "60", "--replications", "4", "--seed", "1") != found
+
+
+def test_a_sound_run_passes_its_check(model, capsys):
+    code, out, err = run(capsys, model, "--horizon", "20", "--check", "--scheduler", "sarathi")
+    assert code == 0
+    assert err == ""
+    assert "Little's law" in out
+    assert "full batches" in out
+    assert "full batches" not in run(capsys, model, "--horizon", "20", "--check", "--scheduler", "vllm-vanilla")[1]
+    assert report(capsys, model, "--horizon", "20", "--check", "--replications", "2")["violations"] == []
+
+
+def test_a_broken_run_fails_its_check(model, monkeypatch, capsys):
+    """A runner that loses one batch of its log."""
+    real = judge.run
+
+    def lossy(*arguments, **options):
+        done = real(*arguments, **options)
+        log, kept = done.log, np.arange(1, done.batches)
+        shorter = type(log).of(log.starts[kept], log.durations[kept], [log[index] for index in kept])
+        return attrs.evolve(done, log=shorter)
+
+    monkeypatch.setattr(judge, "run", lossy)
+    code, out, err = run(capsys, model, "--horizon", "20", "--check")
+    assert code == 1
+    assert err.startswith("warning: sarathi: CHECK FAILED: ")
+    assert "BROKEN" in out
+    code, out, _ = run(capsys, model, "--horizon", "20", "--check", "--json")
+    assert code == 1
+    assert json.loads(out)["violations"]
+
+
+def test_theory_against_the_run_is_said_loudly(model, monkeypatch, capsys):
+    """A run of a system far above capacity, judged as if the theorem called it stable."""
+    stable = Judgement(verdict=Verdict.STABLE, basis=Basis.THEOREM, reason="a theorem for the test")
+    monkeypatch.setattr(judge, "_theory", lambda *_: stable)
+    code, out, err = run(capsys, model, "--rate", "100", "--horizon", "60")
+    assert code == 0
+    assert err.startswith("warning: sarathi: CONTRADICTION: theory says STABLE")
+    assert "CONTRADICTION" in out
+    assert "no means: " in out
+    found = report(capsys, model, "--rate", "100", "--horizon", "60")
+    assert "the run shows UNSTABLE" in found["contradiction"]
+    assert found["latency"]["e2e"]["mean"] is None
 
 
 def test_a_prompt_that_never_fits_names_its_row(bare, trace, capsys):

@@ -16,7 +16,12 @@ from queuetheory_llm.schedulers.registry import parse_scheduler
 from queuetheory_llm.simulation.clock import Clock, generators
 from queuetheory_llm.simulation.reference import run
 from queuetheory_llm.simulation.requests import Requests, fixed_times, sample
-from queuetheory_llm.simulation.statistics import Summary, latencies, measure
+from queuetheory_llm.simulation.statistics import (
+    Summary,
+    latencies,
+    latency,
+    measure,
+)
 from queuetheory_llm.verdict import Verdict
 
 ONE = Engine(batch_time=Table(tokens=[1], seconds_at=[1]), b_max=1)
@@ -119,11 +124,26 @@ def test_first_tokens_of_the_paper_and_of_the_engine(small_run):
         ([], [0]),
     ]
     paper = {name: values.tolist() for name, values in latencies(small_run, "paper").items()}
-    assert paper == {"ttft": [3, 1, 4], "tpot": [1, 1], "e2e": [5, 2, 2, 4]}
+    assert paper == {
+        "queueing": [0, 0, 1, 2], "ttft": [3, 1, 4], "tpot": [1, 1], "max_tbt": [1, 1], "e2e": [5, 2, 2, 4]
+    }  # fmt: skip
     engine = {name: values.tolist() for name, values in latencies(small_run, "engine").items()}
-    assert engine == {"ttft": [2, 1, 2, 3], "tpot": [1, 1, 1], "e2e": [5, 2, 2, 4]}
+    assert engine == {
+        "queueing": [0, 0, 1, 2], "ttft": [2, 1, 2, 3], "tpot": [1, 1, 1], "max_tbt": [1, 1, 1], "e2e": [5, 2, 2, 4]
+    }  # fmt: skip
     with pytest.raises(InvalidInput, match="first-token"):
         latencies(small_run, "last")
+
+
+def test_the_worst_gap_is_the_longest_wait_of_a_decoding_request():
+    """Request 1 brings a prompt of two batches while request 0 decodes; the rule serves prompts first."""
+    requests = Requests(arrival=[0, 10**9], prefill=[1, 8], decode=[3, 1])
+    engine = Engine(batch_time=Staircase(c=0, a=1, b0=4), b_max=4)
+    done = run(engine, parse_scheduler("vllm-vanilla+chunk"), requests, SECOND, log=True)
+    # 0p1 | 1p4 | 1p4 | 0d 1d | 0d | 0d: under the engine's convention 0 emits at 1 s and not again before 4 s
+    assert latency(done, "max_tbt", "paper").tolist() == [1]
+    assert latency(done, "max_tbt", "engine").tolist() == [3, 1]
+    assert latency(done, "tpot", "engine").tolist() == [5 / 3, 1]
 
 
 def test_unfinished_requests_have_no_latency():
@@ -136,5 +156,5 @@ def test_unfinished_requests_have_no_latency():
 
 def test_a_summary_of_nothing_is_empty():
     assert Summary.of(np.array([])).to_dict() == {
-        "count": 0, "mean": None, "p50": None, "p90": None, "p95": None, "p99": None
+        "count": 0, "mean": None, "p50": None, "p90": None, "p95": None, "p99": None, "steady": None
     }  # fmt: skip
