@@ -322,7 +322,7 @@ def _longest_gap(facts: _Facts) -> Ticks:
     same = request[1:] == request[:-1]
     longest = np.zeros(len(facts.run.requests), dtype=np.int64)
     np.maximum.at(longest, request[1:][same], np.diff(end)[same])
-    return longest
+    return np.where(facts.complete, longest, 0)
 
 
 def _totals(facts: _Facts) -> Iterator[str]:

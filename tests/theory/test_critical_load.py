@@ -32,8 +32,8 @@ from queuetheory_llm.simulation.evidence import (
     ratio_needed,
     return_ratio,
 )
-from queuetheory_llm.simulation.reference import run
 from queuetheory_llm.simulation.requests import Requests, fixed_times, sample
+from queuetheory_llm.simulation.runner import run
 from queuetheory_llm.simulation.statistics import measure
 from queuetheory_llm.verdict import Verdict
 
