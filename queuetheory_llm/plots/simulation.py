@@ -1,4 +1,4 @@
-"""Figure of a run: the token backlog over time and the drift measured from it."""
+"""Figure of a run: the token backlog with the drift measured from it, and the requests waiting and decoding."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from queuetheory_llm.plots.style import (
     plain_axes,
 )
 from queuetheory_llm.simulation.judge import Simulation
+from queuetheory_llm.simulation.requests import Ticks
 from queuetheory_llm.simulation.run import Run
 from queuetheory_llm.simulation.statistics import Drift, second_half
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _ROOM = 2.0  # how far above the backlog the interval of the drift may stretch the axis
-_BACKLOG, _DRIFT = PALETTE[0], PALETTE[1]
+_BACKLOG, _DRIFT, _WAITING, _DECODING = PALETTE[0], PALETTE[1], PALETTE[3], PALETTE[2]
+_LOWER, _GAP = 0.36, 0.06  # of the height: the panel of requests, and what is kept free above it
 
 
 def render_simulation(simulation: Simulation, format: str) -> bytes:
@@ -43,48 +45,71 @@ def render_simulation(simulation: Simulation, format: str) -> bytes:
 def draw_simulation(simulation: Simulation, ax: Axes | None = None) -> Axes:
     """The token backlog over the span of arrivals, and the measured drift over the second half with its 99 % interval.
 
+    Of several runs the backlog of the first is drawn, the drift is that of all.
+
     Parameters
     ----------
     simulation : Simulation
     ax : Axes, optional
-        By default the only axes of a new figure with title and caption. Its limits are set.
+        By default the upper axes of a new figure with title and caption, above axes with the requests waiting and
+        decoding. Its limits are set.
 
     Returns
     -------
     Axes
         Horizontal simulated seconds, vertical tokens.
     """
-    new = ax is None
-    if ax is None:
-        ax = framed_axes(
-            6.5, 3.6, title=_title(simulation), subtitle=_measured(simulation), caption=simulation.judgement.reason
-        )
-    else:
+    if ax is not None:
         ax.set_title(_title(simulation), fontsize=TITLE, color=INK, loc="left")
+        _draw_backlog(ax, simulation)
+        ax.set_xlabel("simulated time (s)", fontsize=TEXT)
+        return ax
+    upper = framed_axes(
+        6.5, 4.9, title=_title(simulation), subtitle=_measured(simulation), caption=_caption(simulation)
+    )
+    place = upper.get_position()
+    lower = figure_of(upper).add_axes((place.x0, place.y0, place.width, _LOWER * place.height), facecolor="white")
+    rest = (1 - _LOWER - _GAP) * place.height
+    upper.set_position((place.x0, place.y1 - rest, place.width, rest))
+    _draw_backlog(upper, simulation)
+    upper.tick_params(labelbottom=False)
+    _draw_requests(lower, simulation.run)
+    lower.set_xlim(upper.get_xlim())
+    lower.set_xlabel("simulated time (s)", fontsize=TEXT)
+    make_room(upper, lower)
+    return upper
+
+
+def _draw_backlog(ax: Axes, simulation: Simulation) -> None:
     run = simulation.run
     level = run.series.backlog
-    ax.plot(
-        run.series.ticks / run.clock.rate,
-        level,
-        drawstyle="steps-post",
-        color=_BACKLOG,
-        linewidth=0.8,
-        label="token backlog",
-    )
+    _draw_steps(ax, run, level, _BACKLOG, "token backlog")
     top = max(1.0, float(level.max()))
     if simulation.measured.drift is not None:
         top = max(top, min(_ROOM * top, _draw_drift(ax, run, simulation.measured.drift)))
+    _finish(ax, run, top, "token backlog (tokens)")
+
+
+def _draw_requests(ax: Axes, run: Run) -> None:
+    """Requests that no batch has served yet, and requests past their prompt."""
+    _draw_steps(ax, run, run.series.waiting, _WAITING, "waiting")
+    _draw_steps(ax, run, run.series.decoding, _DECODING, "decoding")
+    _finish(ax, run, max(1.0, float(run.series.waiting.max()), float(run.series.decoding.max())), "requests")
+
+
+def _draw_steps(ax: Axes, run: Run, values: Ticks, color: str, label: str) -> None:
+    seconds = run.series.ticks / run.clock.rate
+    ax.plot(seconds, values, drawstyle="steps-post", color=color, linewidth=0.8, label=label)
+
+
+def _finish(ax: Axes, run: Run, top: float, label: str) -> None:
     ax.set_xlim(0, run.clock.seconds(max(int(run.series.ticks[-1]), 1)))
     ax.set_ylim(0, 1.25 * top)  # the legend stands above the curve
     plain_axes(ax)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(lambda value, _: number_text(value))
-    ax.set_xlabel("simulated time (s)", fontsize=TEXT)
-    ax.set_ylabel("token backlog (tokens)", fontsize=TEXT)
+    ax.set_ylabel(label, fontsize=TEXT)
     ax.legend(loc="upper left", fontsize=SMALL, frameon=False, ncols=3, borderaxespad=0.2)
-    if new:
-        make_room(ax)
-    return ax
 
 
 def _draw_drift(ax: Axes, run: Run, drift: Drift) -> float:
@@ -104,6 +129,15 @@ def _title(simulation: Simulation) -> str:
     judgement = simulation.judgement
     ground = "" if judgement.basis is None else f" by {judgement.basis.value}"
     return f"{simulation.scheduler}: {judgement.verdict.value}{ground}"
+
+
+def _caption(simulation: Simulation) -> str:
+    parts = [simulation.judgement.reason]
+    if simulation.contradiction is not None:
+        parts.insert(0, f"CONTRADICTION: {simulation.contradiction}")
+    if len(simulation.runs) > 1:
+        parts.append(f"curves of the first of {len(simulation.runs)} runs")
+    return "; ".join(parts)
 
 
 def _measured(simulation: Simulation) -> str:

@@ -102,12 +102,16 @@ def _line_of(figure: Figure, text: str, x: float, y: float, **style: Any) -> flo
     return float(drawn.get_window_extent(renderer_of(figure)).height / figure.dpi + 0.05)
 
 
-def make_room(ax: Axes) -> None:
-    """Move the left side of the axes until its texts are on the figure."""
-    figure, place = figure_of(ax), ax.get_position()
-    texts = ax.yaxis.get_tightbbox(renderer_of(figure))
-    if texts is not None:
-        missing = max(0.0, EDGE - texts.x0 / figure.dpi) / figure.get_size_inches()[0]
+def make_room(*panels: Axes) -> None:
+    """Move the left sides of panels, one above the other, until all their texts are on the figure; labels in line."""
+    figure = figure_of(panels[0])
+    figure.align_ylabels(panels)
+    renderer = renderer_of(figure)
+    boxes = [ax.yaxis.get_tightbbox(renderer) for ax in panels]
+    reach = min(box.x0 for box in boxes if box is not None)
+    missing = max(0.0, EDGE - reach / figure.dpi) / figure.get_size_inches()[0]
+    for ax in panels:
+        place = ax.get_position()
         ax.set_position((place.x0 + missing, place.y0, place.width - missing, place.height))
 
 

@@ -101,6 +101,17 @@ def test_the_backlog_and_its_drift_are_drawn_as_measured() -> None:
     assert (last - start) / (end - begin) == pytest.approx(found.measured.drift.mean)
 
 
+def test_waiting_and_decoding_are_drawn_below_the_backlog() -> None:
+    found = simulated()
+    upper, lower = figure_of(found.plot()).axes
+    lines = {line.get_label(): np.asarray(line.get_ydata()) for line in lower.lines}
+    np.testing.assert_array_equal(lines["waiting"], found.run.series.waiting)
+    np.testing.assert_array_equal(lines["decoding"], found.run.series.decoding)
+    assert lower.get_position().y1 < upper.get_position().y0
+    assert lower.get_xlim() == upper.get_xlim()
+    assert lower.get_position().x0 == upper.get_position().x0
+
+
 def test_the_title_of_a_run_says_verdict_and_basis() -> None:
     own = Figure().subplots()
     simulated().plot(own)
