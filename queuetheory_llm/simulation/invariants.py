@@ -91,6 +91,59 @@ def _shape(run: Run, log: BatchLog) -> Iterator[str]:
             yield f"times: {name} does not have one entry a request"
 
 
+@attrs.frozen(eq=False)
+class _Phase:
+    """The entries of one phase by request, those of request i at ``edges[i]:edges[i + 1]``, in the order of the log.
+
+    Attributes
+    ----------
+    batch : int64 array of shape (entries,)
+    edges : int64 array of shape (n + 1,)
+    """
+
+    batch: Ticks
+    edges: Ticks
+
+    @classmethod
+    def of(cls, requests: Ticks, ends: Ticks, count: int) -> _Phase:
+        """From the requests of the entries and where the entries of each batch end; a counting sort, so linear."""
+        from scipy.sparse import csr_array
+
+        rows = csr_array((np.ones(requests.size, np.int8), requests, np.append(0, ends)), shape=(ends.size, count))
+        columns = rows.tocsc()
+        return cls(columns.indices.astype(np.int64), columns.indptr.astype(np.int64))
+
+    @property
+    def served(self) -> Flags:
+        """Requests with an entry."""
+        return np.asarray(np.diff(self.edges) > 0)
+
+    @property
+    def first(self) -> Ticks:
+        """Batch of the first entry of each request; NEVER without one."""
+        return self._at(self.edges[:-1])
+
+    @property
+    def last(self) -> Ticks:
+        """Batch of the last entry of each request; NEVER without one."""
+        return self._at(self.edges[1:] - 1)
+
+    def _at(self, places: Ticks) -> Ticks:
+        found = np.full(places.size, NEVER, dtype=np.int64)
+        found[self.served] = self.batch[places[self.served]]
+        return found
+
+    def longest(self, values: Ticks) -> Ticks:
+        """Most of ``values``, one for each entry and the one after it, among the entries of each request; else 0."""
+        found = np.zeros(self.edges.size - 1, dtype=np.int64)
+        several = np.diff(self.edges) > 1
+        if values.size:
+            inner = np.append(values, 0)
+            inner[self.edges[1:][self.served] - 1] = 0  # from the last entry of a request to the next request
+            found[several] = np.maximum.reduceat(inner, self.edges[:-1][several])
+        return found
+
+
 @attrs.frozen(eq=False, slots=False)
 class _Facts:
     """What the log says, computed once."""
@@ -109,14 +162,12 @@ class _Facts:
         return self.log.tokens
 
     @cached_property
-    def piece_batch(self) -> Ticks:
-        """Batch of every prompt piece."""
-        return np.repeat(np.arange(len(self.log)), np.diff(self.log.piece_end, prepend=0))
+    def pieces(self) -> _Phase:
+        return _Phase.of(self.log.piece_request, self.log.piece_end, len(self.run.requests))
 
     @cached_property
-    def decode_batch(self) -> Ticks:
-        """Batch of every decode token."""
-        return np.repeat(np.arange(len(self.log)), np.diff(self.log.decode_end, prepend=0))
+    def decodes(self) -> _Phase:
+        return _Phase.of(self.log.decode_request, self.log.decode_end, len(self.run.requests))
 
     @cached_property
     def prompt_served(self) -> Ticks:
@@ -126,29 +177,21 @@ class _Facts:
 
     @cached_property
     def decode_served(self) -> Ticks:
-        return np.bincount(self.log.decode_request, minlength=len(self.run.requests)).astype(np.int64)
-
-    @cached_property
-    def first_piece(self) -> Ticks:
-        return _first(self.log.piece_request, self.piece_batch, len(self.run.requests))
+        return np.diff(self.decodes.edges)
 
     @cached_property
     def last_piece(self) -> Ticks:
-        return _last(self.log.piece_request, self.piece_batch, len(self.run.requests))
+        return self.pieces.last
 
     @cached_property
     def first_token(self) -> Ticks:
         """Batch of the first decode token."""
-        return _first(self.log.decode_request, self.decode_batch, len(self.run.requests))
-
-    @cached_property
-    def last_token(self) -> Ticks:
-        return _last(self.log.decode_request, self.decode_batch, len(self.run.requests))
+        return self.decodes.first
 
     @cached_property
     def first_batch(self) -> Ticks:
         """Batch of the first token of any kind; NEVER without one."""
-        one, other = self.first_piece, self.first_token
+        one, other = self.pieces.first, self.first_token
         return np.where(one == NEVER, other, np.where(other == NEVER, one, np.minimum(one, other)))
 
     @cached_property
@@ -164,7 +207,7 @@ class _Facts:
     @cached_property
     def finish(self) -> Ticks:
         """Tick of the last token of each complete request."""
-        last = np.maximum(self.last_piece, self.last_token)
+        last = np.maximum(self.last_piece, self.decodes.last)
         return self.tick_of_end(np.where(self.complete, last, NEVER))
 
     def tick_of_end(self, batch: Ticks) -> Ticks:
@@ -189,18 +232,6 @@ class _Facts:
         )
 
 
-def _first(requests: Ticks, batches: Ticks, count: int) -> Ticks:
-    found = np.full(count, NEVER, dtype=np.int64)
-    found[requests[::-1]] = batches[::-1]  # the earliest is written last
-    return found
-
-
-def _last(requests: Ticks, batches: Ticks, count: int) -> Ticks:
-    found = np.full(count, NEVER, dtype=np.int64)
-    found[requests] = batches
-    return found
-
-
 def _where(broken: Flags, text: str, what: str = "batch") -> Iterator[str]:
     """One fault that names the first place and the number of places."""
     places = np.flatnonzero(broken)
@@ -216,15 +247,9 @@ def _limits(facts: _Facts) -> Iterator[str]:
     if engine.k_max is not None:
         yield from _where(seats > engine.k_max, f"limits: more than k_max = {engine.k_max} requests")
     yield from _where(log.piece_tokens < 1, "limits: no token", "prompt piece")
-    for name, requests, batches in (
-        ("prompt pieces", log.piece_request, facts.piece_batch),
-        ("decode tokens", log.decode_request, facts.decode_batch),
-    ):
-        order = np.lexsort((requests, batches))
-        twice = (np.diff(requests[order]) == 0) & (np.diff(batches[order]) == 0)
-        broken = np.zeros(len(log), dtype=np.bool_)
-        broken[batches[order][1:][twice]] = True
-        yield from _where(broken, f"limits: two {name} of one request")
+    for name, phase in (("prompt pieces", facts.pieces), ("decode tokens", facts.decodes)):
+        longest = phase.longest((np.diff(phase.batch) == 0).astype(np.int64))
+        yield from _where(longest > 0, f"limits: two {name} of one request in one batch", "request")
 
 
 def _clock(facts: _Facts) -> Iterator[str]:
@@ -241,21 +266,12 @@ def _clock(facts: _Facts) -> Iterator[str]:
 
 
 def _causality(facts: _Facts) -> Iterator[str]:
-    log, arrival = facts.log, facts.run.requests.arrival
-    for name, requests, batches in (
-        ("prompt tokens", log.piece_request, facts.piece_batch),
-        ("a decode token", log.decode_request, facts.decode_batch),
-    ):
-        early = requests[log.starts[batches] < arrival[requests]]
-        yield from _named(early, f"causality: {name} before the arrival")
+    first, arrival = facts.first_batch, facts.run.requests.arrival
+    starts = np.where(first == NEVER, arrival, facts.log.starts[first]) if len(facts.log) else arrival
+    yield from _where(starts < arrival, "causality: a token before the arrival", "request")
     decoded = facts.first_token != NEVER
     early = decoded & (~facts.prompted | ((facts.last_piece != NEVER) & (facts.first_token <= facts.last_piece)))
     yield from _where(early, "causality: a decode token before the end of the prompt", "request")
-
-
-def _named(requests: Ticks, text: str) -> Iterator[str]:
-    if requests.size:
-        yield f"{text}: request {requests.min()}"
 
 
 def _conservation(facts: _Facts) -> Iterator[str]:
@@ -317,11 +333,7 @@ def _times(facts: _Facts) -> Iterator[str]:
 
 
 def _longest_gap(facts: _Facts) -> Ticks:
-    order = np.argsort(facts.log.decode_request, kind="stable")
-    request, end = facts.log.decode_request[order], facts.ends[facts.decode_batch[order]]
-    same = request[1:] == request[:-1]
-    longest = np.zeros(len(facts.run.requests), dtype=np.int64)
-    np.maximum.at(longest, request[1:][same], np.diff(end)[same])
+    longest = facts.decodes.longest(np.diff(facts.ends[facts.decodes.batch]))
     return np.where(facts.complete, longest, 0)
 
 
