@@ -101,6 +101,8 @@ class Evidence:
         v; 0 when the excess is constant, 1 when the windows are too short for the test.
     bounded : bool
         Whether the excess stays within one mean request and one mean batch: a run of regular arrivals.
+    full : bool
+        Whether the engine was always busy with full batches, so that nothing shows that the load is below its limit.
     """
 
     seconds: float
@@ -111,26 +113,36 @@ class Evidence:
     idle: bool
     ratio: float
     bounded: bool
+    full: bool
 
     @classmethod
-    def of(cls, run: Run) -> Evidence:
-        """From a run with at least 4/3 * `WINDOWS` intervals in its series."""
+    def of(cls, run: Run, budget: int | None = None) -> Evidence:
+        """From a run with at least 4/3 * `WINDOWS` intervals in its series; ``budget`` is the size of a full batch."""
         step = 3 * (run.series.ticks.size - 1) // (4 * WINDOWS)
         late = run.series.ticks.size - 1 - step * WINDOWS
         level = excess(run)[late::step]
         span = run.series.ticks[-1] - run.series.ticks[late]
         batches = int(run.series.batches[-1] - run.series.batches[late])
         increment = float(level[-1] - level[0])
+        idle = int(run.series.busy[-1] - run.series.busy[late]) < int(span)
         return cls(
             seconds=run.clock.seconds(run.series.span),
             batches=batches,
             growth=growth_score(level),
             increment=increment,
             least_third=float(np.diff(level[:: WINDOWS // 3]).min()),
-            idle=int(run.series.busy[-1] - run.series.busy[late]) < int(span),
+            idle=idle,
             ratio=1.0 if batches < BATCHES_A_WINDOW * WINDOWS else return_ratio(level),
             bounded=float(np.ptp(level)) <= float(run.requests.work.mean()) + run.tokens / run.batches,
+            full=not idle and budget is not None and _served(run, late) >= budget * batches,
         )
+
+
+def _served(run: Run, late: int) -> int:
+    """Tokens credited from the point ``late`` of the series to its end."""
+    series = run.series
+    first, last = np.searchsorted(run.requests.arrival, series.ticks[[late, -1]], side="right")
+    return int(run.requests.work[first:last].sum() - (series.backlog[-1] - series.backlog[late]))
 
 
 def growth_score(level: Floats) -> float:
@@ -163,7 +175,7 @@ def pooled_growth(runs: Sequence[Evidence]) -> float:
 
 def returns(runs: Sequence[Evidence]) -> bool:
     """Whether independent runs of one system show that the backlog keeps coming back, at the level `RETURN_LEVEL`."""
-    return all(each.bounded for each in runs) or ratio_needed(runs) >= pooled_ratio(runs)
+    return pooled_ratio(runs) <= ratio_needed(runs)
 
 
 def pooled_ratio(runs: Sequence[Evidence]) -> float:

@@ -188,7 +188,7 @@ def simulate(
     runner = _Runner(engine, rule, clock, clock.bound(end), log, check, replications, progress)
     for rng in _streams(seed, replications):
         runner.add(sample(workload, clock, end, rng))
-    measured = measure(runner.runs)
+    measured = measure(runner.runs, runner.budget)
     judgement = judge(engine, rule, workload, measured)
     return _report(runner, judgement, measured, first_token, notes, whole_trace=False)
 
@@ -216,7 +216,7 @@ def simulate_trace(
     until = None if end is None else clock.bound(end)
     runner = _Runner(engine, rule, clock, until, log, check, 1, progress)
     runner.add(requests)
-    measured = measure(runner.runs)
+    measured = measure(runner.runs, runner.budget)
     judgement = _judge_trace(engine, rule, trace, measured)
     whole = runner.runs[0].finished == len(trace)
     return _report(runner, judgement, measured, first_token, trace.notes, whole_trace=whole)
@@ -259,6 +259,11 @@ class _Runner:
             found = check_run(done, self.engine, self.rule, fills=claims_full_batches(self.rule))
             self.violations += [f"run {number}: {fault}" for fault in found] if self.count > 1 else found
         self.runs.append(done if self.log else attrs.evolve(done, log=None))
+
+    @property
+    def budget(self) -> int | None:
+        """Tokens of a full batch, where the rule says."""
+        return self.rule.budget(self.engine.b_max) if isinstance(self.rule, Policy) else None
 
     def _share(self, number: int) -> Progress | None:
         told = self.progress

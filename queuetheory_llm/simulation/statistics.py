@@ -110,10 +110,17 @@ def second_half(run: Run) -> tuple[int, int]:
     return (first + last) // 2, last
 
 
-def measure(runs: Run | Sequence[Run]) -> Measured:
+def measure(runs: Run | Sequence[Run], budget: int | None = None) -> Measured:
     """Drift and measured verdict of one run, or of independent runs of one system over the same span.
 
     The span of arrivals is [0, until), or from the first to the last arrival for a run without ``until``.
+
+    Parameters
+    ----------
+    runs : Run or sequence of Run
+    budget : int, optional
+        Tokens of a full batch. A regular stream at exactly the limit keeps the backlog bounded with every batch full;
+        only with the budget is it told from one below the limit, and left UNDECIDED.
     """
     each = [runs] if isinstance(runs, Run) else list(runs)
     if any(not run.batches or run.series.ticks.size <= INTERVALS for run in each):
@@ -126,7 +133,7 @@ def measure(runs: Run | Sequence[Run]) -> Measured:
     if doubts:
         reason, seconds = max(doubts, key=lambda doubt: doubt[1] or 0)
         return Measured(verdict=Verdict.UNDECIDED, drift=drift, reason=reason, method=method, decides_in=seconds)
-    return _decide(drift, [Evidence.of(run) for run in each], method)
+    return _decide(drift, [Evidence.of(run, budget) for run in each], method)
 
 
 def drift_of(runs: Sequence[Run]) -> Drift:
@@ -198,6 +205,9 @@ def _decide(drift: Drift, found: list[Evidence], method: str) -> Measured:
         return attrs.evolve(measured, verdict=Verdict.UNSTABLE, reason=reason)
     if all(each.bounded for each in found):
         reason = "the backlog stays within one request and one batch of where it was"
+        if any(each.full for each in found):
+            reason += ", with every batch full: exactly at the limit it does so for ever, with any more load it grows"
+            return attrs.evolve(measured, reason=reason)
         return attrs.evolve(measured, verdict=Verdict.STABLE, reason=reason)
     if returns(found):
         reason = (

@@ -15,8 +15,10 @@ from queuetheory_llm.model.trace import Trace
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Batch
 from queuetheory_llm.schedulers.registry import parse_scheduler
-from queuetheory_llm.simulation.judge import default_horizon, simulate, simulate_trace
-from queuetheory_llm.verdict import Basis, Verdict
+from queuetheory_llm.simulation.judge import default_horizon, find_contradiction, simulate, simulate_trace
+from queuetheory_llm.simulation.requests import Requests
+from queuetheory_llm.simulation.statistics import Measured, measure
+from queuetheory_llm.verdict import Basis, Judgement, Verdict
 
 LAW = Staircase(c="10 ms", a="10 ms", b0=8)
 ENGINE = Engine(batch_time=LAW, b_max=8)  # F = 400 tokens/s
@@ -129,11 +131,22 @@ def test_the_default_horizon_spans_batches_lifetimes_and_requests():
     assert default_horizon(ENGINE, poisson(10**4), Fraction(10**4)) == 50  # at most 500 000 requests
 
 
+def regular(interval, horizon=100):
+    workload = Workload.of(prefill=5, decode=3, arrivals=DeterministicArrivals(interval=interval))
+    return simulate(ENGINE, SARATHI, workload, horizon=horizon)
+
+
 def test_a_regular_stream_at_the_capacity_is_critical_and_bounded():
-    workload = Workload.of(prefill=5, decode=3, arrivals=DeterministicArrivals(interval="20 ms"))
-    found = simulate(ENGINE, SARATHI, workload, horizon=100)
+    """It stays bounded for ever, and so does no stream above it: the run alone calls it neither stable nor unstable."""
+    found = regular("20 ms")
     assert found.judgement.verdict is Verdict.CRITICAL
-    assert found.measured.verdict is Verdict.STABLE
+    assert found.measured.verdict is Verdict.UNDECIDED
+    assert "every batch full" in found.measured.reason
+    assert measure(found.run).verdict is Verdict.STABLE  # what the backlog alone shows
+    assert found.contradiction is None
+    assert regular("20.5 ms").measured.verdict is Verdict.STABLE
+    assert regular("19.999 ms").measured.verdict is Verdict.UNDECIDED
+    assert regular("19.999 ms", horizon=20_000).measured.verdict is Verdict.UNSTABLE
 
 
 @pytest.mark.parametrize("seed", [True, None, 1.0, -1, [1], "1"], ids=repr)
@@ -180,3 +193,58 @@ class Returning:
 def test_a_rule_that_returns_no_batch_is_named(batch, what):
     with pytest.raises(InvalidInput, match=rf"^scheduler mine: batch 0 at .*{what}"):
         simulate(ENGINE, Returning(batch), poisson(10), horizon=10)
+
+
+RANDOM = Requests(arrival=[0, 5, 7], prefill=[1, 2, 1], decode=[1, 1, 1])
+REGULAR = Requests(arrival=[0, 5, 10], prefill=[1, 1, 1], decode=[1, 1, 1])
+S, U, C, N = Verdict.STABLE, Verdict.UNSTABLE, Verdict.CRITICAL, Verdict.UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("theory", "run", "requests", "contradict"),
+    [
+        (S, S, RANDOM, False), (S, U, RANDOM, True), (S, N, RANDOM, False),
+        (U, S, RANDOM, True), (U, U, RANDOM, False), (U, N, RANDOM, False),
+        (C, S, RANDOM, True), (C, U, RANDOM, True), (C, N, RANDOM, False),
+        (C, S, REGULAR, False), (C, U, REGULAR, True), (U, S, REGULAR, True),
+    ],
+)  # fmt: skip
+def test_theory_and_run_contradict_when_both_cannot_be_true(theory, run, requests, contradict):
+    judgement = Judgement(verdict=theory, basis=Basis.THEOREM, reason="a theorem")
+    measured = Measured(verdict=run, drift=None, reason="a slope")
+    found = find_contradiction(judgement, measured, requests)
+    assert (found is not None) == contradict
+    if contradict:
+        assert theory.value in found
+        assert run.value in found
+    by_run = attrs.evolve(judgement, basis=Basis.SIMULATION)
+    assert find_contradiction(by_run, measured, requests) is None
+
+
+@pytest.mark.parametrize("count", [True, 0, -1, 1.0, None], ids=repr)
+def test_replications_are_a_whole_number_from_1_on(count):
+    with pytest.raises(InvalidInput, match=r"^replications: "):
+        simulate(ENGINE, SARATHI, poisson(1), horizon=1, replications=count)
+
+
+def test_replications_are_different_and_reproducible():
+    found = simulate(ENGINE, SARATHI, poisson(20), horizon=20, replications=3, check=True)
+    again = simulate(ENGINE, SARATHI, poisson(20), horizon=20, replications=3)
+    arrivals = [run.requests.arrival.tolist() for run in found.runs]
+    assert arrivals == [run.requests.arrival.tolist() for run in again.runs]
+    assert len({tuple(each) for each in arrivals}) == 3
+    assert found.requests["arrived"] == sum(map(len, arrivals))
+    assert found.violations == ()
+    assert found.run.log is None
+    assert again.violations is None
+
+
+def test_progress_counts_over_all_runs():
+    shares = []
+    simulate(ENGINE, NewestFirst(), poisson(30), horizon=100, replications=2, progress=shares.append)
+    assert shares == sorted(shares)
+    assert shares[0] < 0.5 < shares[-1] <= 1.1
+
+
+def test_a_run_of_a_rule_outside_the_policies_is_checked_too():
+    assert simulate(ENGINE, NewestFirst(), poisson(10), horizon=20, check=True).violations == ()
