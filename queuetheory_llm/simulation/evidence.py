@@ -14,13 +14,17 @@ the lengths and T: the errors below hold for every run length. The first quarter
 *Growth*: z = increment / its standard error, from batch means over 20 and over 60 windows, whichever is larger. Under W
 its mean is 0.455, P(z > 3.92) = 1e-4, P(z > 4.61) = 1e-5, and `GROWTH` = 5.5 is exceeded in about 5 runs of 10 million.
 Over independent runs the sum of z - 0.46, divided by the root of their number, is held to the same bound. The growth
-must also last: a third of the span must bring at least a ninth of the increment, and the engine may not have been idle.
+must also last: each third of the time must bring at least a ninth of the increment, and the engine may not have been
+idle.
 
 *Return*: v = variance of the excess / sum of its squared increments over 480 windows. For a process with relaxation
 time tau it falls like tau/T (down to 1/960); under W, P(v <= x) < exp(-`RATE`/x): 1e-4 at 0.0072 where the bound is
 2.3e-4, 1e-5 at 0.0057 (2.7e-5). By Fisher's method, over independent runs the sum of 2 RATE/v lies below chi-square
 with twice their number of degrees of freedom; for one run the level `RETURN_LEVEL` = 1e-8 asks for v <= 0.00326, about
 250 relaxation times. Increments of a window of fewer than `BATCHES_A_WINDOW` batches would be noise of the batch ends.
+
+More runs do not make up for short ones: what is left of a start-up effect is the same in each of them. So the mean of z
+must reach `LEAST_MEAN_GROWTH`, and the harmonic mean of v may not exceed `MOST_RATIO`, whatever their number.
 """
 
 from __future__ import annotations
@@ -42,6 +46,7 @@ BATCH_MEANS = (20, 60)
 GROWTH, GROWTH_AT_CRITICAL = 5.5, 0.46
 LEAST_THIRD = 1 / 9
 RATE, RETURN_LEVEL = 0.06, 1e-8
+LEAST_MEAN_GROWTH, MOST_RATIO = 2.0, 0.012
 BATCHES_A_WINDOW = 4
 _CHUNK = 1_000_000  # requests at a time
 
@@ -164,18 +169,23 @@ def grows(runs: Sequence[Evidence]) -> bool:
     """Whether independent runs of one system show linear growth, at the level of the head of the module."""
     increments = sum(each.increment for each in runs)
     lasting = sum(each.least_third for each in runs) >= LEAST_THIRD * increments > 0
-    return pooled_growth(runs) >= GROWTH and lasting and not any(each.idle or each.bounded for each in runs)
+    visible = mean_growth(runs) >= growth_needed(len(runs))
+    return visible and lasting and not any(each.idle or each.bounded for each in runs)
 
 
-def pooled_growth(runs: Sequence[Evidence]) -> float:
-    """z of one run; over several, its mean distance from the critical mean times the root of their number."""
-    apart = sum(each.growth - GROWTH_AT_CRITICAL for each in runs)
-    return GROWTH_AT_CRITICAL + apart / math.sqrt(len(runs))
+def mean_growth(runs: Sequence[Evidence]) -> float:
+    """Mean of z over the runs."""
+    return sum(each.growth for each in runs) / len(runs)
+
+
+def growth_needed(count: int) -> float:
+    """Least mean of z over ``count`` runs that shows growth."""
+    return max(LEAST_MEAN_GROWTH, GROWTH_AT_CRITICAL + (GROWTH - GROWTH_AT_CRITICAL) / math.sqrt(count))
 
 
 def returns(runs: Sequence[Evidence]) -> bool:
     """Whether independent runs of one system show that the backlog keeps coming back, at the level `RETURN_LEVEL`."""
-    return pooled_ratio(runs) <= ratio_needed(runs)
+    return pooled_ratio(runs) <= ratio_needed(len(runs))
 
 
 def pooled_ratio(runs: Sequence[Evidence]) -> float:
@@ -185,8 +195,8 @@ def pooled_ratio(runs: Sequence[Evidence]) -> float:
     return len(runs) / sum(1 / each.ratio for each in runs)
 
 
-def ratio_needed(runs: Sequence[Evidence]) -> float:
-    """Largest harmonic mean of v that shows return, by Fisher's method."""
+def ratio_needed(count: int) -> float:
+    """Largest harmonic mean of v over ``count`` runs that shows return, by Fisher's method."""
     from scipy.special import chdtri
 
-    return 2 * len(runs) * RATE / float(chdtri(2 * len(runs), RETURN_LEVEL))
+    return min(MOST_RATIO, 2 * count * RATE / float(chdtri(2 * count, RETURN_LEVEL)))

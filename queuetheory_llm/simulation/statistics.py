@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.simulation.evidence import (
     BATCHES_A_WINDOW,
-    GROWTH,
     GROWTH_AT_CRITICAL,
     RETURN_LEVEL,
     WINDOWS,
     Evidence,
     grows,
-    pooled_growth,
+    growth_needed,
+    mean_growth,
     pooled_ratio,
     ratio_needed,
     returns,
@@ -76,7 +76,8 @@ class Measured:
     method : {"batch means", "replications"}
         Where the interval of the drift comes from.
     growth, ratio : float or None
-        Scores of the tests of growth and of return, see `evidence`; None where the run cannot be judged.
+        Scores of the tests of growth and of return, see `evidence`, means over the runs; None where the runs cannot be
+        judged.
     decides_in : float or None
         Seconds of a run that would decide; None where the verdict is decided or no length is known.
     """
@@ -195,12 +196,12 @@ def effective_number(requests: Requests) -> float:
 
 
 def _decide(drift: Drift, found: list[Evidence], method: str) -> Measured:
-    growth, ratio = pooled_growth(found), pooled_ratio(found)
+    growth, ratio = mean_growth(found), pooled_ratio(found)
     measured = Measured(verdict=Verdict.UNDECIDED, drift=drift, reason="", method=method, growth=growth, ratio=ratio)
     if grows(found):
         reason = (
             f"the backlog grows for as long as the run lasts, by {growth:.3g} standard errors; "
-            f"at the critical load less than one run in a million has {GROWTH:g}"
+            f"at the critical load fewer than one in a million reaches {growth_needed(len(found)):.2g}"
         )
         return attrs.evolve(measured, verdict=Verdict.UNSTABLE, reason=reason)
     if all(each.bounded for each in found):
@@ -212,7 +213,7 @@ def _decide(drift: Drift, found: list[Evidence], method: str) -> Measured:
     if returns(found):
         reason = (
             f"the backlog keeps coming back: variance over squared increments {ratio:.2g}, at most "
-            f"{ratio_needed(found):.2g} in {RETURN_LEVEL:.0e} of cases at the critical load"
+            f"{ratio_needed(len(found)):.2g} in {RETURN_LEVEL:.0e} of cases at the critical load"
         )
         return attrs.evolve(measured, verdict=Verdict.STABLE, reason=reason)
     return _undecided(measured, found)
@@ -223,12 +224,12 @@ def _undecided(measured: Measured, found: list[Evidence]) -> Measured:
     seconds = min(each.seconds for each in found)
     batches = min(each.batches for each in found)
     least = WINDOWS * BATCHES_A_WINDOW / max(batches, 1)
-    stable = max(2.0, least, (measured.ratio or 0.0) / ratio_needed(found)) * seconds
+    stable = max(2.0, least, (measured.ratio or 0.0) / ratio_needed(len(found))) * seconds
     words = f"a run of about {stable:.2g} s would decide if it is stable"
     times = [stable]
     apart = (measured.growth or 0.0) - GROWTH_AT_CRITICAL
     if apart > 0:
-        unstable = max(2.0, ((GROWTH - GROWTH_AT_CRITICAL) / apart) ** 2) * seconds
+        unstable = max(2.0, ((growth_needed(len(found)) - GROWTH_AT_CRITICAL) / apart) ** 2) * seconds
         words += f", one of {unstable:.2g} s if its growth is real"
         times.append(unstable)
     reason = f"over {seconds:.4g} s neither growth nor return of the backlog is established; {words}"

@@ -27,8 +27,8 @@ from queuetheory_llm.simulation.evidence import (
     Evidence,
     excess,
     grows,
+    growth_needed,
     growth_score,
-    pooled_growth,
     ratio_needed,
     return_ratio,
 )
@@ -76,7 +76,7 @@ def test_pooled_scores_at_the_critical_load(scores):
         for share in (0.5, 0.05, 0.01):
             seen = np.mean(statistic >= chi2.ppf(1 - share, 2 * count))
             assert seen <= share + 4 * math.sqrt(share / statistic.size)
-    assert ratio_needed([None]) == pytest.approx(RATE / -math.log(RETURN_LEVEL))
+    assert ratio_needed(1) == pytest.approx(RATE / -math.log(RETURN_LEVEL))
 
 
 def test_the_scores_have_no_unit(scores):
@@ -107,9 +107,19 @@ def test_growth_must_last_and_keep_the_engine_busy():
     assert not grows([evidence(idle=True)])
     assert not grows([evidence(bounded=True)])
     assert not grows([evidence(increment=-9.0, least_third=-9.0, growth=-9.0)])
-    # Many runs at the critical load add up to nothing; a little more in each does.
-    assert pooled_growth([evidence(growth=GROWTH_AT_CRITICAL)] * 100) == pytest.approx(GROWTH_AT_CRITICAL)
-    assert grows([evidence(growth=2.0)] * 16)
+    assert grows([evidence(growth=2.0)] * 16)  # what one run leaves open
+    assert not grows([evidence(growth=1.7)] * 15)
+    assert not grows([evidence(growth=1.9)] * 1000)  # a start-up effect is the same in all of them
+
+
+def test_more_runs_need_less_of_each_down_to_a_bound():
+    growth = [growth_needed(count) for count in (1, 2, 5, 20, 1000)]
+    ratio = [ratio_needed(count) for count in (1, 2, 5, 20, 1000)]
+    assert growth == sorted(growth, reverse=True)
+    assert growth[0] == 5.5
+    assert growth[-1] == 2
+    assert ratio == sorted(ratio)
+    assert ratio[-1] == 0.012
 
 
 def simulated(engine, rule, workload, batches, seed):

@@ -14,8 +14,8 @@ from queuetheory_llm.model.lengths import LogNormal
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.registry import parse_scheduler
 from queuetheory_llm.simulation.clock import Clock, generators
-from queuetheory_llm.simulation.reference import run
 from queuetheory_llm.simulation.requests import Requests, fixed_times, sample
+from queuetheory_llm.simulation.runner import run
 from queuetheory_llm.simulation.statistics import (
     Summary,
     effective_number,
