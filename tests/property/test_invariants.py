@@ -3,7 +3,7 @@
 import attrs
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import engines, longest_prompt, rules
 
@@ -11,12 +11,14 @@ from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.model.batch_time import Staircase
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.schedulers.registry import SCHEDULERS, parse_scheduler
+from queuetheory_llm.simulation import kernel, reference
 from queuetheory_llm.simulation.clock import Clock, generators
 from queuetheory_llm.simulation.invariants import CHECKED, check_run
 from queuetheory_llm.simulation.judge import claims_full_batches
-from queuetheory_llm.simulation.reference import run
 from queuetheory_llm.simulation.requests import Requests
 
+#: Examples of each kind of damage; a thousand of each were run once.
+few = settings(max_examples=40)
 TICKS = 10**9 // 12  # of the times below, in twelfths of a second
 
 
@@ -32,6 +34,7 @@ def runs(draw, least=1):
         arrival=[row[0] * TICKS for row in table], prefill=[row[1] for row in table], decode=[row[2] for row in table]
     )
     until = None if draw(st.booleans()) else draw(st.integers(61, 120)) * TICKS
+    run = draw(st.sampled_from([kernel.run, reference.run]))
     return run(engine, rule, requests, clock, until=until, log=True), engine, rule
 
 
@@ -39,6 +42,7 @@ def test_the_checks_are_named():
     assert len(set(CHECKED)) == len(CHECKED) > 5
 
 
+@few
 @given(runs())
 def test_sound_runs_pass(system):
     done, engine, rule = system
@@ -48,7 +52,7 @@ def test_sound_runs_pass(system):
 def test_a_run_without_a_log_cannot_be_checked():
     engine = Engine(batch_time=Staircase(c=0, a=1, b0=4), b_max=4)
     requests = Requests(arrival=[0], prefill=[1], decode=[1])
-    done = run(engine, SCHEDULERS["sarathi"], requests, Clock(rate=10**9))
+    done = reference.run(engine, SCHEDULERS["sarathi"], requests, Clock(rate=10**9))
     with pytest.raises(InvalidInput, match="batch log"):
         check_run(done, engine, SCHEDULERS["sarathi"])
 
@@ -68,6 +72,7 @@ def steps(draw):
     return draw(st.integers(-(10**10), 10**10).filter(bool) | st.sampled_from([-1, 1]))
 
 
+@few
 @given(runs(), st.data())
 def test_a_changed_time_of_a_request_is_seen(system, data):
     done, engine, rule = system
@@ -77,6 +82,7 @@ def test_a_changed_time_of_a_request_is_seen(system, data):
     assert any(name in fault for fault in check_run(bad, engine, rule))
 
 
+@few
 @given(runs(), st.data())
 def test_a_changed_point_of_the_series_is_seen(system, data):
     done, engine, rule = system
@@ -87,12 +93,14 @@ def test_a_changed_point_of_the_series_is_seen(system, data):
     assert [fault for fault in faults if fault.startswith(f"series: {name}")] == faults != []
 
 
+@few
 @given(runs(), st.sampled_from(["batches", "tokens", "busy", "last"]), steps())
 def test_a_changed_total_is_seen(system, name, by):
     done, engine, rule = system
     assert check_run(attrs.evolve(done, **{name: getattr(done, name) + by}), engine, rule)
 
 
+@few
 @given(runs(), st.data())
 def test_a_changed_number_of_the_log_is_seen(system, data):
     done, engine, rule = system
@@ -104,6 +112,7 @@ def test_a_changed_number_of_the_log_is_seen(system, data):
     assert check_run(logged(done, **{name: changed(getattr(done.log, name), index, by)}), engine, rule)
 
 
+@few
 @given(runs(), st.data())
 def test_a_missing_or_repeated_batch_is_seen(system, data):
     done, engine, rule = system
@@ -119,6 +128,7 @@ def test_a_missing_or_repeated_batch_is_seen(system, data):
     assert check_run(attrs.evolve(done, log=log), engine, rule)
 
 
+@few
 @given(runs(), st.data())
 def test_two_requests_exchanged_in_one_batch_are_seen(system, data):
     """Tokens of the batch stay the same, their owners do not."""
@@ -133,6 +143,7 @@ def test_two_requests_exchanged_in_one_batch_are_seen(system, data):
     assert check_run(logged(done, **{places: bad}), engine, rule)
 
 
+@few
 @given(runs(), st.data())
 def test_a_later_start_of_all_that_follows_is_seen(system, data):
     """The clock of every batch is right, but the engine idles while a request is present."""
@@ -144,6 +155,7 @@ def test_a_later_start_of_all_that_follows_is_seen(system, data):
     assert any("work conservation" in fault for fault in check_run(logged(done, starts=starts), engine, rule))
 
 
+@few
 @given(runs(), st.data())
 def test_requests_that_are_not_those_of_the_run_are_seen(system, data):
     done, engine, rule = system
@@ -154,6 +166,7 @@ def test_requests_that_are_not_those_of_the_run_are_seen(system, data):
     assert check_run(attrs.evolve(done, requests=requests), engine, rule)
 
 
+@few
 @given(runs(), st.data())
 def test_smaller_limits_than_those_of_the_run_are_seen(system, data):
     done, engine, rule = system
@@ -172,7 +185,7 @@ def test_smaller_limits_than_those_of_the_run_are_seen(system, data):
 def test_a_slower_engine_than_that_of_the_run_is_seen():
     engine = Engine(batch_time=Staircase(c=0, a=1, b0=4), b_max=4)
     requests = Requests(arrival=[0, 0], prefill=[4, 4], decode=[1, 1])
-    done = run(engine, SCHEDULERS["sarathi"], requests, Clock(rate=10**9), log=True)
+    done = reference.run(engine, SCHEDULERS["sarathi"], requests, Clock(rate=10**9), log=True)
     faults = check_run(done, attrs.evolve(engine, batch_time=Staircase(c=0, a=2, b0=4)), SCHEDULERS["sarathi"])
     assert any(fault.startswith("clock") for fault in faults)
     assert any(fault.startswith("capacity") for fault in faults)
@@ -182,12 +195,13 @@ def test_a_slower_engine_than_that_of_the_run_is_seen():
 def test_the_other_rules_leave_batches_that_are_not_full(name):
     engine = Engine(batch_time=Staircase(c=0, a=1, b0=4), b_max=4)
     requests = Requests(arrival=[0, 0, 0], prefill=[1, 2, 3], decode=[3, 1, 1])
-    done = run(engine, parse_scheduler(name), requests, Clock(rate=10**9), log=True)
+    done = reference.run(engine, parse_scheduler(name), requests, Clock(rate=10**9), log=True)
     assert not claims_full_batches(parse_scheduler(name))
     assert check_run(done, engine, parse_scheduler(name)) == []
     assert any(fault.startswith("full batches") for fault in check_run(done, engine, parse_scheduler(name), fills=True))
 
 
+@few
 @given(runs(), st.randoms(use_true_random=False))
 def test_the_order_within_a_batch_is_free(system, random):
     """What is not damage: the lists of a batch in another order."""
