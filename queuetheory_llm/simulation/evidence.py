@@ -5,28 +5,29 @@ if none of them ever waited. The second is the infinite-server queue of the run 
 batch); it fills up from empty and jumps with every long request whatever the load, and it is stable at every load. So
 the excess grows if and only if the backlog does, without the filling and without the jumps.
 
-Both tests refer to the critical case, where for work and intervals of finite variance the excess over a run of length T
-is sigma sqrt(T) times a reflected Brownian motion W on [0, 1] (Whitt, Stochastic-Process Limits, 2002, chapter 9). Below
-the critical load it is stochastically smaller and returns more often, above it it is larger and returns less often, so
-the error of each test is largest there. Ratios in which sigma sqrt(T) cancels have one law at the critical load whatever
-the engine, the rule, the lengths and T: the errors below hold for every run length. They were counted on 5 million
-paths of W. The first quarter of the span of arrivals is left out (28 % of the default series, in whole intervals).
+Both tests refer to the critical case, where for work and intervals of finite variance the excess over a run of length
+T is sigma sqrt(T) times a reflected Brownian motion W on [0, 1] (Whitt, Stochastic-Process Limits, 2002, chapter 9).
+Below the critical load it is stochastically smaller and returns more often, above it it is larger and returns less
+often, so the error of each test is largest there. Ratios in which sigma sqrt(T) cancels have one law at the critical
+load whatever the engine, the rule, the lengths and T: the errors below hold for every run length. They were counted on
+5 million paths of W. The first quarter of the span of arrivals is left out (28 % of the default series, in whole
+intervals).
 
-*Growth*: z = increment / its standard error, from batch means over 20 and over 60 windows, whichever is larger. Under W
-its mean is 0.455, P(z > 3.92) = 1e-4, P(z > 4.61) = 1e-5, and `GROWTH` = 5.5 is exceeded in about 5 runs of 10 million.
-Over independent runs the sum of z - 0.46, divided by the root of their number, is held to the same bound. The growth
-must also last: each third of the time must bring at least a ninth of the increment, and the engine may not have been
-idle.
+*Growth*: z = increment / its standard error, from batch means over 20 and over 60 windows, whichever is larger. Under
+W its mean is 0.455, P(z > 3.92) = 1e-4, P(z > 4.61) = 1e-5, and `GROWTH` = 5.5 is exceeded in about 5 runs of 10
+million. Over independent runs the sum of z - 0.46, divided by the root of their number, is held to the same bound. The
+growth must also last: each third of the time must bring at least a ninth of the increment, and the engine may not have
+been idle.
 
 *Return*: v = variance of the excess / sum of its squared increments over 480 windows. For a process with relaxation
-time tau it falls like tau/T (down to 1/960); under W, P(v <= x) < exp(-`RATE`/x) where that is below .4: 1e-4 at 0.0072,
-where the bound is 2.3e-4, and 1e-5 at 0.0057 (2.7e-5). By Fisher's method, 2 RATE/v summed over independent runs is held
-to chi-square with twice their number of degrees of freedom (RATE/v has mean .95 under W, an exponential variable 1). For
-one run the level `RETURN_LEVEL` = 1e-7 asks for v <= 0.00372, about 200 relaxation times. Increments of windows of fewer
-than `BATCHES_A_WINDOW` batches would be noise of the batch ends.
+time tau it falls like tau/T (down to 1/960); under W, P(v <= x) < exp(-`RATE`/x) where that is below .4: 1e-4 at
+0.0072, where the bound is 2.3e-4, and 1e-5 at 0.0057 (2.7e-5). By Fisher's method, 2 RATE/v summed over independent
+runs is held to chi-square with twice their number of degrees of freedom (RATE/v has mean .95 under W, an exponential
+variable 1). For one run the level `RETURN_LEVEL` = 1e-7 asks for v <= 0.00372, about 200 relaxation times. Increments
+of windows of fewer than `BATCHES_A_WINDOW` batches would be noise of the batch ends.
 
-More runs do not make up for short ones: what is left of a start-up effect is the same in each of them. So the mean of z
-must reach `LEAST_MEAN_GROWTH`, and the harmonic mean of v may not exceed `MOST_RATIO`, whatever their number.
+More runs do not make up for short ones: what is left of a start-up effect is the same in each of them. So the mean of
+z must reach `LEAST_MEAN_GROWTH`, and the harmonic mean of v may not exceed `MOST_RATIO`, whatever their number.
 """
 
 from __future__ import annotations
