@@ -124,10 +124,9 @@ def measure(runs: Run | Sequence[Run], budget: int | None = None) -> Measured:
         only with the budget is it told from one below the limit, and left UNDECIDED.
     """
     each = [runs] if isinstance(runs, Run) else list(runs)
-    if any(not run.batches or run.series.ticks.size <= INTERVALS for run in each):
-        return Measured(
-            verdict=Verdict.UNDECIDED, drift=None, reason="all requests arrive at one instant: there is no drift"
-        )
+    nothing = next(filter(None, map(_nothing, each)), None)
+    if nothing is not None:
+        return Measured(verdict=Verdict.UNDECIDED, drift=None, reason=f"{nothing}: there is no drift")
     method = "batch means" if len(each) == 1 else "replications"
     drift = drift_of(each)
     doubts = [doubt for doubt in map(_too_short, each) if doubt is not None]
@@ -135,6 +134,15 @@ def measure(runs: Run | Sequence[Run], budget: int | None = None) -> Measured:
         reason, seconds = max(doubts, key=lambda doubt: doubt[1] or 0)
         return Measured(verdict=Verdict.UNDECIDED, drift=drift, reason=reason, method=method, decides_in=seconds)
     return _decide(drift, [Evidence.of(run, budget) for run in each], method)
+
+
+def _nothing(run: Run) -> str | None:
+    """Why the run has no drift at all."""
+    if not run.batches:
+        return "nothing is served"
+    if not run.series.span:
+        return "all requests arrive at one instant"
+    return None if run.series.ticks.size > INTERVALS else "the run is shorter than its clock can divide"
 
 
 def drift_of(runs: Sequence[Run]) -> Drift:
@@ -199,8 +207,9 @@ def _decide(drift: Drift, found: list[Evidence], method: str) -> Measured:
     growth, ratio = mean_growth(found), pooled_ratio(found)
     measured = Measured(verdict=Verdict.UNDECIDED, drift=drift, reason="", method=method, growth=growth, ratio=ratio)
     if grows(found):
+        errors = f"{growth:.3g} standard errors" if math.isfinite(growth) else "equal steps"
         reason = (
-            f"the backlog grows for as long as the run lasts, by {growth:.3g} standard errors; "
+            f"the backlog grows for as long as the run lasts, by {errors}; "
             f"at the critical load fewer than one in a million reaches {growth_needed(len(found)):.2g}"
         )
         return attrs.evolve(measured, verdict=Verdict.UNSTABLE, reason=reason)

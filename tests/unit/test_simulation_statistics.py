@@ -106,6 +106,11 @@ def test_one_instant_has_no_drift():
     requests = Requests(arrival=[0, 0], prefill=[1, 1], decode=[0, 0])
     found = measure(run(ONE, parse_scheduler("orca"), requests, SECOND))
     assert found.verdict is Verdict.UNDECIDED
+    assert found.reason == "all requests arrive at one instant: there is no drift"
+    short = measure(run(ONE, parse_scheduler("orca"), requests, SECOND, until=100))
+    assert short.reason == "the run is shorter than its clock can divide: there is no drift"
+    empty = Requests(arrival=[], prefill=[], decode=[])
+    assert "nothing is served" in measure(run(ONE, parse_scheduler("orca"), empty, SECOND, until=10**9)).reason
     assert found.to_dict()["token_drift"] == {"mean": None, "low": None, "high": None}
 
 
