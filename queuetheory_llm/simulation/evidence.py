@@ -52,6 +52,7 @@ RATE, RETURN_LEVEL = 0.06, 1e-7
 LEAST_MEAN_GROWTH, MOST_RATIO = 2.0, 0.012
 BATCHES_A_WINDOW = 4
 _CHUNK = 1_000_000  # requests at a time
+_ROUNDING = 0.5  # tokens; sums of the excess over a million requests are exact to a hundredth
 
 
 def excess(run: Run) -> Floats:
@@ -71,20 +72,17 @@ def _unhindered(run: Run, part: slice) -> Floats:
     requests, ticks = run.requests, run.series.ticks
     clock = run.series.batches.astype(np.float64)
     arrival, decode = requests.arrival[part], requests.decode[part]
-    prompted = np.interp(arrival, ticks, clock) + 1  # number of batches at the end of the prompt
+    prompted = np.interp(arrival, ticks, clock) + 1  # number of batches at the end of the prompt, in order of arrival
     finished = prompted + decode
-    come, flat, gone = (
-        np.searchsorted(grid, at) for grid, at in ((ticks, arrival), (clock, prompted), (clock, finished))
-    )
-
-    def counted(places: NDArray[np.intp], weights: NDArray[np.generic] | None = None) -> Floats:
-        return np.bincount(places, weights, minlength=ticks.size + 1)[: ticks.size].astype(np.float64)
-
-    work = decode + requests.prefill[part]
-    waiting = np.cumsum(counted(come, work) - counted(flat, work))
-    decoding = np.cumsum(counted(flat) - counted(gone))
-    ends = np.cumsum(counted(flat, finished) - counted(gone, finished))
-    return waiting + ends - clock * decoding
+    come = np.searchsorted(arrival, ticks, side="right")
+    past = np.searchsorted(prompted, clock, side="right")
+    gone = np.searchsorted(clock, finished)
+    over = np.cumsum(np.bincount(gone, minlength=ticks.size + 1))[: ticks.size]
+    ends = np.cumsum(np.bincount(gone, finished, minlength=ticks.size + 1))[: ticks.size]
+    work = np.append(0, np.cumsum(requests.prefill[part] + decode))
+    waiting = work[come] - work[past]
+    decoding = np.append(0, np.cumsum(finished))[past] - ends - clock * (past - over)
+    return np.asarray(waiting + decoding, dtype=np.float64)
 
 
 @attrs.frozen(kw_only=True)
@@ -109,6 +107,8 @@ class Evidence:
         v; 0 when the excess is constant, 1 when the windows are too short for the test.
     bounded : bool
         Whether the excess stays within one mean request and one mean batch: a run of regular arrivals.
+    light : bool
+        Whether the engine was idle for half of each of the 20 windows of the batch means, or more.
     full : bool
         Whether the engine was always busy with full batches, so that nothing shows that the load is below its limit.
     """
@@ -121,6 +121,7 @@ class Evidence:
     idle: bool
     ratio: float
     bounded: bool
+    light: bool
     full: bool
 
     @classmethod
@@ -129,10 +130,11 @@ class Evidence:
         step = 3 * (run.series.ticks.size - 1) // (4 * WINDOWS)
         late = run.series.ticks.size - 1 - step * WINDOWS
         level = excess(run)[late::step]
-        span = run.series.ticks[-1] - run.series.ticks[late]
         batches = int(run.series.batches[-1] - run.series.batches[late])
         increment = float(level[-1] - level[0])
-        idle = int(run.series.busy[-1] - run.series.busy[late]) < int(span)
+        edges = slice(late, None, step * WINDOWS // BATCH_MEANS[0])
+        lasting, busy = np.diff(run.series.ticks[edges]), np.diff(run.series.busy[edges])
+        idle = bool((busy < lasting).any())
         return cls(
             seconds=run.clock.seconds(run.series.span),
             batches=batches,
@@ -141,7 +143,8 @@ class Evidence:
             least_third=float(np.diff(level[:: WINDOWS // 3]).min()),
             idle=idle,
             ratio=1.0 if batches < BATCHES_A_WINDOW * WINDOWS else return_ratio(level),
-            bounded=float(np.ptp(level)) <= float(run.requests.work.mean()) + run.tokens / run.batches,
+            bounded=float(np.ptp(level)) <= float(run.requests.work.mean()) + run.tokens / run.batches + _ROUNDING,
+            light=bool((2 * busy <= lasting).all()),
             full=not idle and budget is not None and _served(run, late) >= budget * batches,
         )
 

@@ -219,6 +219,9 @@ def _decide(drift: Drift, found: list[Evidence], method: str) -> Measured:
             reason += ", with every batch full: exactly at the limit it does so for ever, with any more load it grows"
             return attrs.evolve(measured, reason=reason)
         return attrs.evolve(measured, verdict=Verdict.STABLE, reason=reason)
+    if all(each.light for each in found):
+        reason = "the engine is idle for more than half of the time, all the time"
+        return attrs.evolve(measured, verdict=Verdict.STABLE, reason=reason)
     if returns(found):
         reason = (
             f"the backlog keeps coming back: variance over squared increments {ratio:.2g}, at most "

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from queuetheory_llm.model.arrivals import DeterministicArrivals, PoissonArrivals
+from queuetheory_llm.model.arrivals import DeterministicArrivals, GammaInterval, PoissonArrivals, RenewalArrivals
 from queuetheory_llm.model.batch_time import Staircase, Table
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import LogNormal
@@ -95,7 +95,7 @@ def test_a_ramp_has_no_noise():
 def evidence(**changed):
     plain = {
         "seconds": 1.0, "batches": 10**5, "growth": 9.0, "increment": 9.0,
-        "least_third": 2.0, "idle": False, "ratio": 1.0, "bounded": False, "full": False,
+        "least_third": 2.0, "idle": False, "ratio": 1.0, "bounded": False, "light": False, "full": False,
     }  # fmt: skip
     return Evidence(**{**plain, **changed})
 
@@ -185,6 +185,20 @@ def test_clear_cases_are_decided_at_ten_thousand_batches(load, verdict):
     workload = Workload.of(prefill=129, decode=112, arrivals=PoissonArrivals(rate=Fraction(load) * FULL / 241))
     for seed in range(2):
         assert measure(simulated(CODELLAMA, "sarathi", workload, 8_000, seed)).verdict is verdict
+
+
+def test_an_engine_that_is_mostly_idle_is_stable_and_bursts_at_the_critical_load_are_not():
+    engine = Engine(batch_time=Table(tokens=[1], seconds_at=[1]), b_max=1)
+    workload = Workload.of(prefill=1, decode=0, arrivals=PoissonArrivals(rate="0.1"))
+    for seed in range(5):
+        done = simulated(engine, "sarathi", workload, 4_000, seed)
+        assert Evidence.of(done).light
+        assert measure(done).verdict is Verdict.STABLE
+    bursts = Workload.of(prefill=1, decode=0, arrivals=RenewalArrivals(interval=GammaInterval(mean="1 s", cv=5)))
+    for seed in range(20):
+        done = simulated(engine, "sarathi", bursts, 1_000, seed)
+        assert not Evidence.of(done).light
+        assert measure(done).verdict is not Verdict.STABLE
 
 
 def test_independent_runs_decide_together_what_one_leaves_open():
