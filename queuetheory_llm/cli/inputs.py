@@ -19,7 +19,7 @@ from queuetheory_llm.model.system import System
 from queuetheory_llm.model.trace import FirstToken, TraceArrivals
 from queuetheory_llm.model.workload import RequestClass, Workload
 from queuetheory_llm.schedulers.policy import Policy
-from queuetheory_llm.schedulers.registry import parse_scheduler
+from queuetheory_llm.schedulers.registry import ADAPTIVE, parse_scheduler
 
 DEFAULT_MODEL = "codellama-34b-a100"
 
@@ -72,6 +72,11 @@ def flag_seconds(text: str) -> Fraction:
 def read_schedulers(names: Sequence[str] | None, default: Sequence[str] = ("sarathi",)) -> list[Policy]:
     """The rules asked for, once each."""
     return list(dict.fromkeys(parse_scheduler(name) for name in names or default))
+
+
+def read_rules(names: Sequence[str] | None) -> list[Policy | str]:
+    """The rules asked for, once each; an adaptive one, which the runner makes for its engine, by name."""
+    return list(dict.fromkeys(name if name in ADAPTIVE else parse_scheduler(name) for name in names or ("sarathi",)))
 
 
 def at_rate(workload: Workload, rate: str | None) -> Workload:

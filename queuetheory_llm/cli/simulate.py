@@ -26,7 +26,7 @@ from queuetheory_llm.cli.inputs import (
     flag_seconds,
     positive_flag,
     read_question,
-    read_schedulers,
+    read_rules,
 )
 from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table, print_written
 from queuetheory_llm.errors import InvalidInput
@@ -39,9 +39,7 @@ from queuetheory_llm.model.system import System
 from queuetheory_llm.model.trace import FirstToken, Trace, TraceArrivals
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Policy
-from queuetheory_llm.schedulers.registry import parse_scheduler
-from queuetheory_llm.simulation.invariants import CHECKED, FILLS
-from queuetheory_llm.simulation.judge import Simulation, claims_full_batches, simulate_trace
+from queuetheory_llm.simulation.judge import Simulation, simulate_trace
 from queuetheory_llm.simulation.judge import simulate as simulate_workload
 from queuetheory_llm.simulation.run import Progress, Run
 from queuetheory_llm.simulation.statistics import Estimate
@@ -58,6 +56,11 @@ def simulate(
     prefill: Prefill = None,
     decode: Decode = None,
     trace: TraceFlag = None,
+    engines: Annotated[str, Parameter(help="Number of equal engines behind a dispatcher.")] = "1",
+    dispatch: Annotated[
+        str | None,
+        Parameter(help="random (an engine at random for each request), round-robin, or token-queue (fewest tokens)."),
+    ] = None,
     horizon: Annotated[
         str | None,
         Parameter(help="Simulated seconds. Default: 20 000 full batches or more; a trace runs until all are finished."),
@@ -82,7 +85,7 @@ def simulate(
     output: Output = None,
     json: Json = False,
 ) -> int:
-    """Run one engine from empty: verdict, token drift with its 99 % interval, latencies.
+    """Run an engine, or equal ones behind a dispatcher, from empty: verdict, token drift, latencies.
 
     With one --scheduler (default: sarathi) --json prints the object of its run; with several, their objects are a
     list under "results".
@@ -92,7 +95,7 @@ def simulate(
     model
         A model file or the name of a packaged model.
     """
-    rules = read_schedulers(scheduler)
+    rules = read_rules(scheduler)
     count = count_flag("--replications", replications, least=1)
     files = _Files(figure=output, batch_log=batch_log, series=series)
     files.check(rules=len(rules), replications=count)
@@ -100,7 +103,19 @@ def simulate(
         _refuse_beside_trace(rate=rate, prefill=prefill, decode=decode, replications=None if count == 1 else "many")
     start = count_flag("--seed", seed)
     seconds = None if horizon is None else positive_flag("--horizon", horizon, flag_seconds)
-    asked = _Asked(horizon=seconds, seed=start, replications=count, first_token=first_token)
+    machines = count_flag("--engines", engines, least=1)
+    if machines == 1 and dispatch is not None:
+        raise InvalidInput("--dispatch: there is one engine only; give --engines N")
+    if machines > 1 and batch_log is not None:
+        raise InvalidInput("--batch-log: one log holds the batches of one engine; leave out --engines")
+    asked = _Asked(
+        engines=machines,
+        dispatch=dispatch or "random",
+        horizon=seconds,
+        seed=start,
+        replications=count,
+        first_token=first_token,
+    )
     if trace is not None:
         engine = load_model(model, first_token=first_token).engine
         recorded = read_trace(trace, first_token=first_token, strict=strict)
@@ -195,14 +210,21 @@ def _refuse_beside_trace(**flags: str | None) -> None:
 class _Asked:
     """How to run, whatever the system."""
 
+    engines: int
+    dispatch: str
     horizon: Fraction | None
     seed: int
     replications: int
     first_token: FirstToken | None
 
+    @property
+    def cluster(self) -> str:
+        """Words for a title."""
+        return f" over {self.engines} engines ({self.dispatch})" if self.engines > 1 else ""
+
 
 class _RunRule(Protocol):
-    def __call__(self, rule: Policy, *, log: bool, check: bool, progress: Progress) -> Simulation: ...
+    def __call__(self, rule: Policy | str, *, log: bool, check: bool, progress: Progress) -> Simulation: ...
 
 
 @attrs.frozen(kw_only=True)
@@ -213,8 +235,8 @@ class _Plan:
     seed: int | None
     run_rule: _RunRule
 
-    def run(self, rule: Policy, *, log: bool, check: bool) -> Simulation:
-        with _progress_bar(f"simulate {rule.name}") as progress:
+    def run(self, rule: Policy | str, *, log: bool, check: bool) -> Simulation:
+        with _progress_bar(f"simulate {rule if isinstance(rule, str) else rule.name}") as progress:
             return self.run_rule(rule, log=log, check=check, progress=progress)
 
 
@@ -225,11 +247,13 @@ def _workload_plan(system: System, asked: _Asked) -> _Plan:
             _refuse_beside_trace(replications="many")
         return _trace_plan(system.engine, arrivals.trace, asked)
 
-    def run_rule(rule: Policy, *, log: bool, check: bool, progress: Progress) -> Simulation:
+    def run_rule(rule: Policy | str, *, log: bool, check: bool, progress: Progress) -> Simulation:
         return simulate_workload(
             system.engine,
             rule,
             workload,
+            engines=asked.engines,
+            dispatch=asked.dispatch,
             horizon=asked.horizon,
             seed=asked.seed,
             replications=asked.replications,
@@ -240,7 +264,7 @@ def _workload_plan(system: System, asked: _Asked) -> _Plan:
         )
 
     several = f", {asked.replications} runs" if asked.replications > 1 else ""
-    title = f"{system.name}: {float(arrivals.rate):g} requests/s, seed {asked.seed}{several}"
+    title = f"{system.name}: {float(arrivals.rate):g} requests/s{asked.cluster}, seed {asked.seed}{several}"
     return _Plan(title=title, seed=asked.seed, run_rule=run_rule)
 
 
@@ -256,19 +280,22 @@ def _trace_plan(engine: Engine, trace: Trace, asked: _Asked) -> _Plan:
     # A format that records v_d itself leaves the convention of the latencies to the flag.
     first_token: FirstToken = "paper" if "paper" in (trace.first_token, asked.first_token) else "engine"
 
-    def run_rule(rule: Policy, *, log: bool, check: bool, progress: Progress) -> Simulation:
+    def run_rule(rule: Policy | str, *, log: bool, check: bool, progress: Progress) -> Simulation:
         return simulate_trace(
             engine,
             rule,
             trace,
+            engines=asked.engines,
+            dispatch=asked.dispatch,
             horizon=asked.horizon,
+            seed=asked.seed,
             first_token=first_token,
             log=log,
             check=check,
             progress=progress,
         )
 
-    title = f"{trace.source}: {len(trace)} requests ({trace.format}) replayed"
+    title = f"{trace.source}: {len(trace)} requests ({trace.format}) replayed{asked.cluster}"
     return _Plan(title=title, seed=None, run_rule=run_rule)
 
 
@@ -325,10 +352,9 @@ def _print(plan: _Plan, results: Sequence[Simulation]) -> None:
 def _print_check(result: Simulation) -> None:
     if result.violations is None:
         return
-    rows = [*CHECKED, FILLS] if claims_full_batches(parse_scheduler(result.scheduler)) else CHECKED
     found = "all hold" if not result.violations else f"{len(result.violations)} broken"
     print(f"{result.scheduler}: checked from the log of every batch, {found}:")
-    for each in (*rows, *(f"BROKEN: {fault}" for fault in result.violations[:_VIOLATIONS])):
+    for each in (*result.checked, *(f"BROKEN: {fault}" for fault in result.violations[:_VIOLATIONS])):
         print(f"  {each}")
 
 

@@ -73,6 +73,8 @@ def parse_scheduler(text: str) -> Policy:
     True
     """
     name, *flags = text.strip().split("+")
+    if name in ADAPTIVE:
+        raise InvalidInput(f"--scheduler: {name!r} is made for an engine and its lengths; simulate and sweep know it")
     if name not in SCHEDULERS:
         near = get_close_matches(name, SCHEDULERS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(SCHEDULERS)}"

@@ -17,19 +17,20 @@ from queuetheory_llm.errors import InfeasibleRequest, InvalidInput, NotConverged
 from queuetheory_llm.exact.numbers import Number, exact_text, to_seconds
 from queuetheory_llm.model.arrivals import SlottedArrivals
 from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.model.lengths import RequestLengths
 from queuetheory_llm.model.trace import FirstToken, Trace, TraceArrivals
 from queuetheory_llm.model.workload import RequestClass, Workload
 from queuetheory_llm.result import Result
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
-from queuetheory_llm.schedulers.registry import to_scheduler
+from queuetheory_llm.schedulers.registry import scheduler_for
 from queuetheory_llm.simulation.clock import LAST_TICK, Clock, generators
-from queuetheory_llm.simulation.invariants import check_run
+from queuetheory_llm.simulation.invariants import CHECKED, FILLS, check_run
+from queuetheory_llm.simulation.replicas import DISPATCHERS, Replicas, run_replicas
 from queuetheory_llm.simulation.requests import Requests, fixed_times, replay, sample
 from queuetheory_llm.simulation.run import Progress, Run
-from queuetheory_llm.simulation.runner import run
 from queuetheory_llm.simulation.statistics import LATENCIES, Measured, Summary, latency, measure
 from queuetheory_llm.stability.classify import properties
-from queuetheory_llm.stability.thresholds import threshold
+from queuetheory_llm.stability.parallel import parallel_threshold
 from queuetheory_llm.verdict import Basis, Judgement, Verdict
 
 
@@ -59,8 +60,10 @@ class Simulation(Result):
         Why the latencies carry no means; None when they do.
     notes : tuple of str
         What was rounded or derived.
+    checked : tuple of str
+        The invariants that `invariants.check_run` recounted; none when it was not asked for.
     violations : tuple of str or None
-        What `invariants.check_run` found; None when it was not asked for.
+        What it found; None when it was not asked for.
     """
 
     figure: ClassVar[str] = "queuetheory_llm.plots.simulation:draw_simulation"
@@ -73,6 +76,7 @@ class Simulation(Result):
     latency: Mapping[str, Summary] = attrs.field(converter=_read_only)
     means_refused: str | None
     notes: tuple[str, ...]
+    checked: tuple[str, ...] = ()
     violations: tuple[str, ...] | None = None
 
     @property
@@ -131,6 +135,8 @@ def simulate(
     scheduler: Scheduler | str,
     workload: Workload,
     *,
+    engines: int = 1,
+    dispatch: str = "random",
     horizon: Number | None = None,
     seed: int = 0,
     replications: int = 1,
@@ -148,6 +154,10 @@ def simulate(
         A rule or its name with flags.
     workload : Workload
         With an arrival process.
+    engines : int
+        Number of equal engines, at least 1.
+    dispatch : {"random", "round-robin", "token-queue"}
+        How requests are spread over several engines, see `replicas`.
     horizon : number or duration, optional
         Seconds; requests arrive, and batches start, strictly before it. See `default_horizon`.
     seed : int
@@ -171,7 +181,8 @@ def simulate(
     InfeasibleRequest
         If the rule can never serve one of the requests.
     """
-    rule = to_scheduler(scheduler)
+    rule = _rule(scheduler, engine, workload)
+    cluster = _Cluster(engine, engines, dispatch)
     _require_whole("seed", seed, 0, "the same for the same run")
     _require_whole("replications", replications, 1, "the number of independent runs")
     if workload.arrivals is None:
@@ -185,11 +196,11 @@ def simulate(
     else:
         end = _positive_seconds(horizon)
     clock = Clock.fit(generators(engine.batch_time, engine.b_max) | fixed_times(workload.arrivals), end)
-    runner = _Runner(engine, rule, clock, clock.bound(end), log, check, replications, progress)
+    runner = _Runner(cluster, rule, clock, clock.bound(end), log, check, replications, progress)
     for rng in _streams(seed, replications):
-        runner.add(sample(workload, clock, end, rng))
+        runner.add(sample(workload, clock, end, rng), rng)
     measured = measure(runner.runs, runner.budget)
-    judgement = judge(engine, rule, workload, measured)
+    judgement = judge(cluster, rule, workload, measured)
     return _report(runner, judgement, measured, first_token, notes, whole_trace=False)
 
 
@@ -198,7 +209,10 @@ def simulate_trace(
     scheduler: Scheduler | str,
     trace: Trace,
     *,
+    engines: int = 1,
+    dispatch: str = "random",
     horizon: Number | None = None,
+    seed: int = 0,
     first_token: FirstToken = "engine",
     log: bool = False,
     check: bool = False,
@@ -207,17 +221,18 @@ def simulate_trace(
     """Replay a trace at its recorded times, until every request is finished unless a horizon stops it.
 
     The judgement is that of a stationary stream with the rate and the lengths of the trace. Parameters and errors are
-    those of `simulate`.
+    those of `simulate`; the seed is that of the random dispatch.
     """
-    rule = to_scheduler(scheduler)
+    rule = _rule(scheduler, engine, trace.lengths)
+    cluster = _Cluster(engine, engines, dispatch)
     end = None if horizon is None else _positive_seconds(horizon)
     clock = Clock.fit(generators(engine.batch_time, engine.b_max) | {trace.tick}, _longest(engine, trace, end))
     requests = replay(trace, clock, end)
     until = None if end is None else clock.bound(end)
-    runner = _Runner(engine, rule, clock, until, log, check, 1, progress)
-    runner.add(requests)
+    runner = _Runner(cluster, rule, clock, until, log, check, 1, progress)
+    runner.add(requests, np.random.default_rng(seed))
     measured = measure(runner.runs, runner.budget)
-    judgement = _judge_trace(engine, rule, trace, measured)
+    judgement = _judge_trace(cluster, rule, trace, measured)
     whole = runner.runs[0].finished == len(trace)
     return _report(runner, judgement, measured, first_token, trace.notes, whole_trace=whole)
 
@@ -234,11 +249,33 @@ def _streams(seed: int, count: int) -> list[np.random.Generator]:
     return [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(count)]
 
 
+def _rule(scheduler: Scheduler | str, engine: Engine, lengths: RequestLengths) -> Scheduler:
+    return scheduler_for(scheduler, engine, lengths) if isinstance(scheduler, str) else scheduler
+
+
+@attrs.frozen
+class _Cluster:
+    """Equal engines behind a dispatcher."""
+
+    engine: Engine
+    count: int
+    dispatch: str
+
+    def __attrs_post_init__(self) -> None:
+        _require_whole("engines", self.count, 1, "the number of equal engines")
+        if self.dispatch not in DISPATCHERS:
+            raise InvalidInput(f"--dispatch: {self.dispatch!r} is not known; use {', '.join(DISPATCHERS)}")
+
+    @property
+    def machines(self) -> tuple[Engine, ...]:
+        return (self.engine,) * self.count
+
+
 @attrs.define
 class _Runner:
     """Makes the runs of one system, one after the other, and checks each where that is asked for."""
 
-    engine: Engine
+    cluster: _Cluster
     rule: Scheduler
     clock: Clock
     until: int | None
@@ -249,30 +286,55 @@ class _Runner:
     runs: list[Run] = attrs.field(factory=list)
     violations: list[str] = attrs.field(factory=list)
 
-    def add(self, requests: Requests) -> None:
-        """Run these requests."""
-        number, log = len(self.runs), self.log or self.check
-        done = run(
-            self.engine, self.rule, requests, self.clock, until=self.until, log=log, progress=self._share(number)
+    def __attrs_post_init__(self) -> None:
+        if self.log and self.cluster.count > 1:
+            raise InvalidInput("--batch-log: one log holds the batches of one engine; leave out --engines")
+
+    def add(self, requests: Requests, rng: np.random.Generator) -> None:
+        """Run these requests; ``rng`` sends them to the engines at random."""
+        number, cluster = len(self.runs), self.cluster
+        done = run_replicas(
+            cluster.engine,
+            self.rule,
+            requests,
+            self.clock,
+            count=cluster.count,
+            dispatch=cluster.dispatch,
+            rng=rng,
+            until=self.until,
+            log=self.log or self.check,
+            progress=self._share(number),
         )
         if self.check:
-            found = check_run(done, self.engine, self.rule, fills=claims_full_batches(self.rule))
-            self.violations += [f"run {number}: {fault}" for fault in found] if self.count > 1 else found
-        self.runs.append(done if self.log else attrs.evolve(done, log=None))
+            self._check(done)
+        self.runs.append(done.total if self.log else attrs.evolve(done.total, log=None))
+
+    def _check(self, done: Replicas) -> None:
+        fills = FILLS in self.checked
+        for engine, one in enumerate(done.runs):
+            place = f"run {len(self.runs)}: " * (self.count > 1) + f"engine {engine}: " * (self.cluster.count > 1)
+            found = check_run(one, self.cluster.engine, self.rule, fills=fills)
+            self.violations += [f"{place}{fault}" for fault in found]
+
+    @property
+    def checked(self) -> tuple[str, ...]:
+        """What a check recounts."""
+        return (*CHECKED, FILLS) if claims_full_batches(self.rule) else CHECKED
 
     @property
     def budget(self) -> int | None:
-        """Tokens of a full batch, where the rule says."""
-        return self.rule.budget(self.engine.b_max) if isinstance(self.rule, Policy) else None
+        """Tokens of a full batch on every engine, where the rule says."""
+        cluster = self.cluster
+        return cluster.count * self.rule.budget(cluster.engine.b_max) if isinstance(self.rule, Policy) else None
 
     def _share(self, number: int) -> Progress | None:
         told = self.progress
         return None if told is None else lambda share: told((number + share) / self.count)
 
 
-def judge(engine: Engine, scheduler: Scheduler, workload: Workload, measured: Measured) -> Judgement:
+def judge(cluster: _Cluster, scheduler: Scheduler, workload: Workload, measured: Measured) -> Judgement:
     """Judgement by a theorem where one decides, else by the measurement; the load of theory is kept either way."""
-    theory = _theory(engine, scheduler, workload)
+    theory = _theory(cluster, scheduler, workload)
     if theory.verdict is not Verdict.UNDECIDED:
         return theory
     return Judgement(
@@ -283,16 +345,16 @@ def judge(engine: Engine, scheduler: Scheduler, workload: Workload, measured: Me
     )
 
 
-def _theory(engine: Engine, scheduler: Scheduler, workload: Workload) -> Judgement:
+def _theory(cluster: _Cluster, scheduler: Scheduler, workload: Workload) -> Judgement:
     if not isinstance(scheduler, Policy) or workload.rate is None:
         return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason="a rule outside the known policies")
     try:
-        return threshold(engine, scheduler, workload).judge(workload.rate)
+        return parallel_threshold(cluster.machines, scheduler, workload, cluster.dispatch).judge(workload.rate)
     except (InfeasibleRequest, NotConverged) as error:  # a law may allow prompts that no sampled request has
         return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason=str(error))
 
 
-def _judge_trace(engine: Engine, scheduler: Scheduler, trace: Trace, measured: Measured) -> Judgement:
+def _judge_trace(cluster: _Cluster, scheduler: Scheduler, trace: Trace, measured: Measured) -> Judgement:
     if trace.rate is None:
         return Judgement(
             verdict=Verdict.UNDECIDED,
@@ -300,7 +362,7 @@ def _judge_trace(engine: Engine, scheduler: Scheduler, trace: Trace, measured: M
             reason="all requests arrive at one instant: the trace has no rate to judge",
         )
     workload = Workload(classes=(RequestClass(lengths=trace.lengths),), arrivals=TraceArrivals(trace=trace))
-    judged = judge(engine, scheduler, workload, measured)
+    judged = judge(cluster, scheduler, workload, measured)
     remark = "a finite trace always ends; judged as a stationary stream of its rate and lengths"
     return attrs.evolve(judged, reason=f"{judged.reason} ({remark})")
 
@@ -335,6 +397,7 @@ def _report(
         latency=summaries,
         means_refused=refused,
         notes=(*notes, *runner.clock.notes),
+        checked=runner.checked if runner.check else (),
         violations=tuple(runner.violations) if runner.check else None,
     )
 
@@ -394,6 +457,5 @@ def _longest(engine: Engine, trace: Trace, horizon: Fraction | None) -> Fraction
 
 
 def claims_full_batches(scheduler: Scheduler) -> bool:
-    """Whether a rule is work-conserving up to its own budget: its batches tell, without its target."""
-    whole = attrs.evolve(scheduler, target=None) if isinstance(scheduler, Policy) else scheduler
-    return properties(whole).work_conserving
+    """Whether a policy is work-conserving up to its own budget: its batches tell, without its target."""
+    return isinstance(scheduler, Policy) and properties(attrs.evolve(scheduler, target=None)).work_conserving

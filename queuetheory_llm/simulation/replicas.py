@@ -24,6 +24,8 @@ from queuetheory_llm.simulation.runner import run
 #: Chooses an engine, by number from 0, for each request.
 Dispatcher = Callable[[Engine, Scheduler, Requests, Clock, int, np.random.Generator], Ticks]
 
+_SUMMED = ("backlog", "waiting", "decoding")
+_CLOCKS = ("batches", "busy")  # a request sees the batches of one engine
 _PER_REQUEST = ("begin", "first_decode", "last_prefill", "finish", "longest_gap")
 
 
@@ -67,7 +69,8 @@ class Replicas:
     runs : tuple of Run
         Of each engine, with its own requests.
     total : Run
-        Of all requests together: times in order of arrival, series and totals summed over engines, without a log.
+        Of all requests together: times in order of arrival, totals and series summed over engines (batches and busy
+        ticks of the series are means over engines, rounded down), without a log.
     """
 
     engine_of: Ticks
@@ -111,6 +114,9 @@ def run_replicas(
     if dispatch not in DISPATCHERS:
         raise InvalidInput(f"--dispatch: {dispatch!r} is not a dispatch rule; known: {', '.join(DISPATCHERS)}")
     requests.require_feasible(scheduler, engine)
+    if count == 1:
+        alone = run(engine, scheduler, requests, clock, until=until, log=log, watch=watch, progress=progress)
+        return Replicas(engine_of=np.zeros(len(requests), dtype=np.int64), runs=(alone,), total=alone)
     engine_of = DISPATCHERS[dispatch](engine, scheduler, requests, clock, count, rng)
     ticks = watched(requests, until) if watch is None else watch
     parts = [np.flatnonzero(engine_of == number) for number in range(count)]
@@ -129,8 +135,8 @@ def _total(requests: Requests, parts: Sequence[Ticks], runs: Sequence[Run]) -> R
     for part, one in zip(parts, runs, strict=True):
         for field, values in times.items():
             values[part] = getattr(one, field)
-    counted = ("backlog", "waiting", "decoding", "batches", "busy")
-    series = {field: np.sum([getattr(one.series, field) for one in runs], axis=0) for field in counted}
+    series = {field: np.sum([getattr(one.series, field) for one in runs], axis=0) for field in _SUMMED}
+    series |= {field: np.sum([getattr(one.series, field) for one in runs], axis=0) // len(runs) for field in _CLOCKS}
     return Run(
         clock=runs[0].clock,
         requests=requests,

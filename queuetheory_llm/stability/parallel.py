@@ -1,6 +1,8 @@
 """Several engines behind a dispatcher.
 
 *random*: each request goes to engine i with probability p_i, so engine i alone must carry p_i of the rate.
+*round-robin*: each engine gets every n-th request, so its own arrivals are a renewal process with n-fold intervals
+whatever the lengths: what is proved of one engine for renewal arrivals holds at 1/n of the rate.
 *token-queue*: each request joins the engine with the fewest tokens queued; backlogs then stay level, and the engines
 carry the sum of what each can (Dai et al. 2025, section 5.1).
 """
@@ -14,12 +16,13 @@ import attrs
 
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import Real
+from queuetheory_llm.model.arrivals import GammaInterval, PoissonArrivals, RenewalArrivals
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Policy
 from queuetheory_llm.stability.thresholds import Threshold, threshold
 
-DISPATCH_RULES = ("random", "token-queue")
+DISPATCH_RULES = ("random", "round-robin", "token-queue")
 
 
 def parallel_threshold(
@@ -39,7 +42,7 @@ def parallel_threshold(
     policy : Policy
         The scheduler of every engine.
     workload : Workload
-    dispatch : {"random", "token-queue"}
+    dispatch : {"random", "round-robin", "token-queue"}
     split : sequence of Fraction, optional
         Probabilities of the random split; uniform when absent.
 
@@ -56,12 +59,24 @@ def parallel_threshold(
         raise InvalidInput("--split: only the random dispatch has a split; drop it or use --dispatch random")
     # Under the token queue what arrives at an engine depends on the queues, and what is leveled is tokens.
     leveled = dispatch == "token-queue" and len(engines) > 1
-    own = {each: threshold(each, policy, workload, token_certificate=leveled) for each in dict.fromkeys(engines)}
+    seen = every_nth(workload, len(engines)) if dispatch == "round-robin" else workload
+    own = {each: threshold(each, policy, seen, token_certificate=leveled) for each in dict.fromkeys(engines)}
     parts = [own[engine] for engine in engines]
     if leveled:
         return _pooled(parts)
     shares = _shares(len(engines), split)
-    return parts[0] if len(parts) == 1 else _random_split(parts, shares)
+    return parts[0] if len(parts) == 1 else _fixed_split(parts, shares, dispatch)
+
+
+def every_nth(workload: Workload, count: int) -> Workload:
+    """The workload whose arrivals are every ``count``-th of a Poisson stream: Erlang intervals; others as they are."""
+    arrivals = workload.arrivals
+    if count == 1 or not (arrivals is None or isinstance(arrivals, PoissonArrivals)):
+        return workload
+    rate = Fraction(1) if arrivals is None else arrivals.rate
+    # The coefficient of variation to 15 digits: thresholds ask for the kind of process alone.
+    cv = Fraction(f"{count**-0.5:.15g}")
+    return workload.with_arrivals(RenewalArrivals(interval=GammaInterval(mean=count / rate, cv=cv)))
 
 
 def _shares(count: int, split: Sequence[Fraction] | None) -> tuple[Fraction, ...]:
@@ -74,7 +89,7 @@ def _shares(count: int, split: Sequence[Fraction] | None) -> tuple[Fraction, ...
     return tuple(split)
 
 
-def _random_split(parts: Sequence[Threshold], shares: Sequence[Fraction]) -> Threshold:
+def _fixed_split(parts: Sequence[Threshold], shares: Sequence[Fraction], dispatch: str) -> Threshold:
     used = [(number, part, share) for number, (part, share) in enumerate(zip(parts, shares, strict=True), 1) if share]
     low = min(part.low / share for _, part, share in used)
     engine, tightest, share = min(used, key=lambda each: each[1].high / each[2])
@@ -82,7 +97,7 @@ def _random_split(parts: Sequence[Threshold], shares: Sequence[Fraction]) -> Thr
         tightest,
         low=low,
         high=tightest.high / share,
-        method=f"random split over {len(parts)} engines, each stable on its own share; {tightest.method}",
+        method=f"{dispatch} split over {len(parts)} engines, each stable on its own share; {tightest.method}",
         binding=tightest.binding if len(set(parts)) == 1 else f"{tightest.binding} of engine {engine}",
     )
 
