@@ -18,8 +18,8 @@ from queuetheory_llm.model.lengths import IndependentLengths, RequestLengths
 from queuetheory_llm.model.system import System
 from queuetheory_llm.model.trace import FirstToken, TraceArrivals
 from queuetheory_llm.model.workload import RequestClass, Workload
-from queuetheory_llm.schedulers.policy import Policy
-from queuetheory_llm.schedulers.registry import ADAPTIVE, parse_scheduler
+from queuetheory_llm.schedulers.policy import Policy, Scheduler
+from queuetheory_llm.schedulers.registry import parse_scheduler, to_rule
 
 DEFAULT_MODEL = "codellama-34b-a100"
 
@@ -74,9 +74,9 @@ def read_schedulers(names: Sequence[str] | None, default: Sequence[str] = ("sara
     return list(dict.fromkeys(parse_scheduler(name) for name in names or default))
 
 
-def read_rules(names: Sequence[str] | None) -> list[Policy | str]:
-    """The rules asked for, once each; an adaptive one, which the runner makes for its engine, by name."""
-    return list(dict.fromkeys(name if name in ADAPTIVE else parse_scheduler(name) for name in names or ("sarathi",)))
+def read_rules(names: Sequence[str] | None) -> list[Scheduler | str]:
+    """The rules asked for, once each; see `to_rule`."""
+    return list(dict.fromkeys(to_rule(name) for name in names or ("sarathi",)))
 
 
 def at_rate(workload: Workload, rate: str | None) -> Workload:

@@ -38,7 +38,8 @@ from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.system import System
 from queuetheory_llm.model.trace import FirstToken, Trace, TraceArrivals
 from queuetheory_llm.model.workload import Workload
-from queuetheory_llm.schedulers.policy import Policy
+from queuetheory_llm.schedulers.policy import Scheduler
+from queuetheory_llm.schedulers.registry import name_of
 from queuetheory_llm.simulation.judge import Simulation, simulate_trace
 from queuetheory_llm.simulation.judge import simulate as simulate_workload
 from queuetheory_llm.simulation.run import Progress, Run
@@ -224,7 +225,7 @@ class _Asked:
 
 
 class _RunRule(Protocol):
-    def __call__(self, rule: Policy | str, *, log: bool, check: bool, progress: Progress) -> Simulation: ...
+    def __call__(self, rule: Scheduler | str, *, log: bool, check: bool, progress: Progress) -> Simulation: ...
 
 
 @attrs.frozen(kw_only=True)
@@ -235,8 +236,8 @@ class _Plan:
     seed: int | None
     run_rule: _RunRule
 
-    def run(self, rule: Policy | str, *, log: bool, check: bool) -> Simulation:
-        with _progress_bar(f"simulate {rule if isinstance(rule, str) else rule.name}") as progress:
+    def run(self, rule: Scheduler | str, *, log: bool, check: bool) -> Simulation:
+        with _progress_bar(f"simulate {name_of(rule)}") as progress:
             return self.run_rule(rule, log=log, check=check, progress=progress)
 
 
@@ -247,7 +248,7 @@ def _workload_plan(system: System, asked: _Asked) -> _Plan:
             _refuse_beside_trace(replications="many")
         return _trace_plan(system.engine, arrivals.trace, asked)
 
-    def run_rule(rule: Policy | str, *, log: bool, check: bool, progress: Progress) -> Simulation:
+    def run_rule(rule: Scheduler | str, *, log: bool, check: bool, progress: Progress) -> Simulation:
         return simulate_workload(
             system.engine,
             rule,
@@ -280,7 +281,7 @@ def _trace_plan(engine: Engine, trace: Trace, asked: _Asked) -> _Plan:
     # A format that records v_d itself leaves the convention of the latencies to the flag.
     first_token: FirstToken = "paper" if "paper" in (trace.first_token, asked.first_token) else "engine"
 
-    def run_rule(rule: Policy | str, *, log: bool, check: bool, progress: Progress) -> Simulation:
+    def run_rule(rule: Scheduler | str, *, log: bool, check: bool, progress: Progress) -> Simulation:
         return simulate_trace(
             engine,
             rule,

@@ -18,13 +18,14 @@ from queuetheory_llm.cli.inputs import (
     count_flag,
     flag_seconds,
     positive_flag,
-    read_schedulers,
+    read_rules,
 )
 from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table, print_written
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.files.atomic import check_target, write_atomically
 from queuetheory_llm.files.sweep import Progress
 from queuetheory_llm.files.sweep import sweep as run_sweep
+from queuetheory_llm.schedulers.registry import name_of
 from queuetheory_llm.simulation.grid import Axis
 from queuetheory_llm.simulation.sweep import ERROR, Backend, Row, SweepResult
 
@@ -80,7 +81,7 @@ def sweep(
         A model file or the name of a packaged model.
     """
     axes = [Axis.parse(text) for text in grid or ()]
-    rules = read_schedulers(scheduler)
+    rules = read_rules(scheduler)
     count = count_flag("--seeds", seeds, least=1)
     seconds = None if horizon is None else positive_flag("--horizon", horizon, flag_seconds)
     processes = None if workers is None else count_flag("--workers", workers, least=1)
@@ -88,7 +89,7 @@ def sweep(
     if any(path.suffix.lower()[1:] in FORMATS for path in outputs):
         from queuetheory_llm.plots.sweep import require_drawable
 
-        require_drawable({axis.key: axis.cells for axis in axes}, [rule.name for rule in rules])
+        require_drawable({axis.key: axis.cells for axis in axes}, [name_of(rule) for rule in rules])
     store = _store(outputs)
     with _cluster(cluster, processes) as backend, _progress_bar(store) as progress:
         result = run_sweep(
@@ -222,11 +223,12 @@ def _failures(result: SweepResult) -> list[str]:
 
 def _print(result: SweepResult) -> None:
     groups = list(result.groups())
+    seeds = int(result.question["seeds"])
     length = "default horizon" if result.question["horizon"] is None else f"{result.question['horizon']:g} s"
     print_table(
         [*result.keys, "scheduler", "verdict", "load", "measured", "drift tokens/s", "ttft p95", "e2e p95"],
         [[*map(str, values.values()), scheduler, *_summary(rows)] for values, scheduler, rows in groups[:_SHOWN]],
-        title=f"{result.model}: {result.points} points, {result.question['seeds']} seeds each, {length}; "
+        title=f"{result.model}: {result.points} points, {seeds} seed{'s' * (seeds > 1)} each, {length}; "
         "drift and latencies (s) are means over the seeds",
     )
     if len(groups) > _SHOWN:

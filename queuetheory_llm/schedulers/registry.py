@@ -102,6 +102,19 @@ def scheduler_for(text: str, engine: Engine, lengths: RequestLengths) -> Schedul
     return parse_scheduler(text) if make is None else make(engine, lengths)
 
 
+def to_rule(rule: Scheduler | str) -> Scheduler | str:
+    """A rule as it is, a name by `parse_scheduler`; an adaptive name stays one until its engine is known."""
+    if not isinstance(rule, str):
+        return rule
+    name = rule.strip()
+    return name if name in ADAPTIVE else parse_scheduler(name)
+
+
+def name_of(rule: Scheduler | str) -> str:
+    """How reports call a rule."""
+    return rule if isinstance(rule, str) else rule.name
+
+
 def to_scheduler(rule: Scheduler | str) -> Scheduler:
     """A rule as it is, a name by `parse_scheduler`."""
     return parse_scheduler(rule) if isinstance(rule, str) else rule

@@ -28,7 +28,7 @@ from queuetheory_llm.model.system import System
 from queuetheory_llm.model.trace import FirstToken, TraceArrivals
 from queuetheory_llm.result import Result, html_table
 from queuetheory_llm.schedulers.policy import Scheduler
-from queuetheory_llm.schedulers.registry import to_scheduler
+from queuetheory_llm.schedulers.registry import name_of, to_rule
 from queuetheory_llm.simulation.grid import Axis, Cell, cell, require_points
 from queuetheory_llm.simulation.judge import Simulation, simulate, simulate_trace
 
@@ -57,14 +57,14 @@ class Point:
 
     index: int
     values: Mapping[str, Any]
-    scheduler: Scheduler
+    scheduler: Scheduler | str
     seed: int
 
     @property
     def row(self) -> Row:
         """The columns that say which point it is."""
         cells = {key: cell(value) for key, value in self.values.items()}
-        return {**cells, SCHEDULER: self.scheduler.name, SEED: self.seed}
+        return {**cells, SCHEDULER: name_of(self.scheduler), SEED: self.seed}
 
 
 @attrs.frozen(kw_only=True)
@@ -75,7 +75,7 @@ class Plan:
     ----------
     axes : tuple of Axis
         The first varies slowest; none for one setting alone.
-    schedulers : tuple of Scheduler
+    schedulers : tuple of Scheduler, or str for an adaptive rule
         A rule is known by its name.
     seeds : int
         Number of seeds 0, 1, ...; they vary fastest.
@@ -86,7 +86,7 @@ class Plan:
     """
 
     axes: tuple[Axis, ...]
-    schedulers: tuple[Scheduler, ...]
+    schedulers: tuple[Scheduler | str, ...]
     seeds: int
     horizon: Fraction | None
     first_token: FirstToken | None
@@ -108,9 +108,9 @@ class Plan:
         InvalidInput
             If a key or a rule comes twice, a number is out of range, or there are too many points.
         """
-        axes, rules = tuple(axes), tuple(to_scheduler(rule) for rule in schedulers)
+        axes, rules = tuple(axes), tuple(to_rule(rule) for rule in schedulers)
         _require_distinct("--grid", [axis.key for axis in axes])
-        _require_distinct("--scheduler", [rule.name for rule in rules])
+        _require_distinct("--scheduler", [name_of(rule) for rule in rules])
         if not rules:
             raise InvalidInput("--scheduler: none is given; name at least one")
         if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
@@ -152,7 +152,7 @@ class Plan:
         """Plain values that say what is asked: ``grid``, ``schedulers``, ``seeds``, ``horizon``, ``first_token``."""
         return {
             "grid": {axis.key: list(axis.cells) for axis in self.axes},
-            "schedulers": [rule.name for rule in self.schedulers],
+            "schedulers": [name_of(rule) for rule in self.schedulers],
             "seeds": self.seeds,
             "horizon": None if self.horizon is None else float(self.horizon),
             "first_token": self.first_token,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from queuetheory_llm.cli.main import answer
-from queuetheory_llm.simulation import judge
+from queuetheory_llm.simulation import judge, replicas
 from queuetheory_llm.verdict import Basis, Judgement, Verdict
 
 ENGINE = """
@@ -263,7 +263,7 @@ def test_a_sound_run_passes_its_check(model, capsys):
 
 def test_a_broken_run_fails_its_check(model, monkeypatch, capsys):
     """A runner that loses one batch of its log."""
-    real = judge.run
+    real = replicas.run
 
     def lossy(*arguments, **options):
         done = real(*arguments, **options)
@@ -271,7 +271,7 @@ def test_a_broken_run_fails_its_check(model, monkeypatch, capsys):
         shorter = type(log).of(log.starts[kept], log.durations[kept], [log[index] for index in kept])
         return attrs.evolve(done, log=shorter)
 
-    monkeypatch.setattr(judge, "run", lossy)
+    monkeypatch.setattr(replicas, "run", lossy)
     code, out, err = run(capsys, model, "--horizon", "20", "--check")
     assert code == 1
     assert err.startswith("warning: sarathi: CHECK FAILED: ")
@@ -324,3 +324,9 @@ def test_slotted_and_deterministic_models_run(tmp_path, capsys):
     found = report(capsys, str(regular), "--horizon", "10")
     assert found["requests"]["arrived"] == 100
     assert found["measured"]["verdict"] == "STABLE"
+
+
+def test_several_engines_and_adaptive_rules(capsys, model):
+    found = report(capsys, model, "--engines", "2", "--dispatch", "round-robin", "--horizon", "30")
+    assert found["load"] == pytest.approx(report(capsys, model, "--horizon", "30")["load"] / 2)
+    assert report(capsys, model, "--scheduler", "max-weight", "--horizon", "20")["scheduler"] == "max-weight"

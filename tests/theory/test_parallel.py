@@ -6,13 +6,13 @@ import attrs
 import pytest
 
 from queuetheory_llm.errors import InfeasibleRequest, InvalidInput
-from queuetheory_llm.model.arrivals import PoissonArrivals
+from queuetheory_llm.model.arrivals import DeterministicArrivals, PoissonArrivals
 from queuetheory_llm.model.batch_time import Staircase
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.registry import parse_scheduler
 from queuetheory_llm.stability.answers import capacity
-from queuetheory_llm.stability.parallel import parallel_threshold
+from queuetheory_llm.stability.parallel import every_nth, parallel_threshold
 from queuetheory_llm.stability.thresholds import threshold
 
 LAW = Staircase(c="11.28 ms", a="35.47 ms", b0=128)
@@ -28,7 +28,7 @@ def rate(engines, dispatch, rule=SARATHI, **options):
     return found.low
 
 
-@pytest.mark.parametrize("dispatch", ["random", "token-queue"])
+@pytest.mark.parametrize("dispatch", ["random", "round-robin", "token-queue"])
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_equal_engines_carry_their_number(dispatch, count):
     assert rate([BIG] * count, dispatch) == count * F[0] / 241
@@ -51,6 +51,22 @@ def test_the_engine_that_binds_is_named():
     found = parallel_threshold([SMALL, SMALL, BIG], SARATHI, CHAT, "random", split=uneven)
     assert found.low == F[1] / uneven[1] / 241
     assert found.binding == "b_max of engine 2"
+
+
+def test_round_robin_gives_each_engine_its_number_of_requests():
+    assert rate([BIG, SMALL], "round-robin") == 2 * F[1] / 241
+
+
+def test_what_needs_poisson_arrivals_does_not_hold_of_every_second_one():
+    """Vanilla vLLM has a sharp limit for Poisson arrivals only; of round robin's Erlang intervals it keeps bounds."""
+    vanilla = parse_scheduler("vllm-vanilla")
+    random, turns = (parallel_threshold([BIG] * 2, vanilla, CHAT, dispatch) for dispatch in ("random", "round-robin"))
+    assert random.exact
+    assert not turns.exact
+    assert turns.low < random.low < turns.high
+    assert parallel_threshold([BIG], vanilla, CHAT, "round-robin") == parallel_threshold([BIG], vanilla, CHAT, "random")
+    regular = CHAT.with_arrivals(DeterministicArrivals(interval="1 s"))
+    assert every_nth(regular, 2) is regular
 
 
 def test_an_engine_that_gets_nothing_does_not_bind():
@@ -76,7 +92,7 @@ def test_rounds_hold_for_every_process():
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"dispatch": "round-robin"}, "'round-robin' is not a dispatch rule; known: random, token-queue"),
+        ({"dispatch": "shortest"}, "'shortest' is not a dispatch rule; known: random, round-robin, token-queue"),
         ({"dispatch": "token-queue", "split": [Fraction(1, 2)] * 2}, "only the random dispatch has a split"),
         ({"dispatch": "random", "split": [Fraction(1)]}, "1 shares for 2 engines"),
         ({"dispatch": "random", "split": [Fraction(1, 2), Fraction(1, 3)]}, "sum to 1, not 0.833333"),

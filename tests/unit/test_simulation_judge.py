@@ -248,3 +248,48 @@ def test_progress_counts_over_all_runs():
 
 def test_a_run_of_a_rule_outside_the_policies_is_checked_too():
     assert simulate(ENGINE, NewestFirst(), poisson(10), horizon=20, check=True).violations == ()
+
+
+@pytest.mark.parametrize("dispatch", ["random", "round-robin", "token-queue"])
+def test_several_engines_carry_what_their_dispatcher_lets_them(dispatch):
+    """Three engines at .96 and 1.2 of 150 requests/s; backlogs, batches and busy time are those of all."""
+    light = simulate(ENGINE, SARATHI, poisson(120), engines=3, dispatch=dispatch, horizon=2000, check=True)
+    assert light.judgement.verdict is light.measured.verdict is Verdict.STABLE
+    assert light.judgement.load == Fraction(120, 150)
+    assert light.violations == ()
+    heavy = simulate(ENGINE, SARATHI, poisson(180), engines=3, dispatch=dispatch, horizon=500)
+    assert heavy.judgement.verdict is heavy.measured.verdict is Verdict.UNSTABLE
+    assert heavy.measured.drift.mean == pytest.approx(30 * 8, rel=0.1)
+
+
+def test_the_shortest_queue_waits_less_than_turns_and_turns_less_than_chance():
+    mean = {
+        dispatch: simulate(ENGINE, SARATHI, poisson(135), engines=3, dispatch=dispatch, horizon=3000)
+        .latency["e2e"]
+        .mean
+        for dispatch in ("random", "round-robin", "token-queue")
+    }
+    assert mean["token-queue"] < mean["round-robin"] < mean["random"]
+
+
+def test_adaptive_rules_are_made_for_the_engine_and_the_lengths():
+    found = simulate(ENGINE, "max-pressure", poisson(30), horizon=300, check=True)
+    assert found.scheduler == "max-pressure"
+    assert found.violations == ()
+    assert found.judgement.basis is Basis.SIMULATION
+    with pytest.raises(InvalidInput, match="'max-pressure' is made for an engine and its lengths"):
+        parse_scheduler("max-pressure")
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"engines": 0}, "engines: 0 is no whole number from 1 on"),
+        ({"engines": True}, "engines: True is no whole number"),
+        ({"engines": 2, "dispatch": "best"}, "--dispatch: 'best' is not known; use random, round-robin, token-queue"),
+        ({"engines": 2, "log": True}, "--batch-log: one log holds the batches of one engine"),
+    ],
+)
+def test_clusters_that_are_none(options, fault):
+    with pytest.raises(InvalidInput, match=fault):
+        simulate(ENGINE, SARATHI, poisson(10), horizon=5, **options)
