@@ -49,7 +49,7 @@ def scores():
     found = np.empty((PATHS, 2))
     for path in range(PATHS):
         level = np.abs(np.cumsum(rng.standard_normal(WINDOWS * 4 // 3 + 1)))[-WINDOWS - 1 :]
-        found[path] = growth_score(level), return_ratio(level)
+        found[path] = growth_score(level, level), return_ratio(level)
     return found
 
 
@@ -82,13 +82,14 @@ def test_pooled_scores_at_the_critical_load(scores):
 def test_the_scores_have_no_unit(scores):
     del scores
     level = np.abs(np.cumsum(np.random.default_rng(0).standard_normal(WINDOWS + 1)))
-    assert growth_score(1e6 * level + 5) == pytest.approx(growth_score(level))
+    assert growth_score(1e6 * level + 5, 1e6 * level) == pytest.approx(growth_score(level, level))
     assert return_ratio(1e6 * level + 5) == pytest.approx(return_ratio(level))
 
 
 def test_a_ramp_has_no_noise():
-    assert growth_score(np.arange(WINDOWS + 1.0)) == math.inf
-    assert growth_score(np.zeros(WINDOWS + 1)) == 0
+    ramp, flat = np.arange(WINDOWS + 1.0), np.zeros(WINDOWS + 1)
+    assert growth_score(ramp, ramp) == math.inf
+    assert growth_score(flat, flat) == 0
     assert return_ratio(np.zeros(WINDOWS + 1)) == 0
 
 
