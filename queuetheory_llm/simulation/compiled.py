@@ -14,7 +14,8 @@ by two numbers, m decodes and its pieces of prompts, and the requests in it need
 * A batch that would be formed again exactly as it is (nothing arrives that it could see, nothing finishes, no prompt
   ends) is run as many times as that holds in one step.
 
-The functions share the arrays of `Work`; the numbers of the state are entries of ``work.s``.
+All of it is one module because the machine code kept on disk is known by the date of the file of `advance` alone. The
+functions share the arrays of `Work`; the numbers of the state are entries of ``work.s``.
 """
 
 from __future__ import annotations
