@@ -259,6 +259,9 @@ def run_points(tasks: Iterable[Task], *, n_jobs: int, backend: Backend) -> Itera
     """
     from joblib import Parallel, delayed, parallel_config
 
+    tasks = iter(tasks)
+    if backend == "loky":  # compiled here once, the runner is on disk when every worker wants it at the same time
+        yield from map(run_point, islice(tasks, 1))
     jobs = (delayed(run_point)(task) for task in tasks)
     try:
         if backend == "ray":
