@@ -129,7 +129,7 @@ def test_a_rule_with_a_target_beats_both_where_slots_are_few():
     rate = Fraction(qt.workload_bound(on, lengths).requests_per_s) * Fraction(95, 100)
     arriving = lengths.with_arrivals(qt.PoissonArrivals(rate=rate))
     verdicts = {
-        rule: qt.simulate(on, scheduler_for(rule, on, lengths), arriving, horizon=300_000 / rate).measured.verdict
+        rule: qt.simulate(on, scheduler_for(rule, on, lengths), arriving, horizon=600_000 / rate).measured.verdict
         for rule in ("max-weight", "max-pressure", "sarathi+target=16")
     }
     assert verdicts == {
