@@ -91,7 +91,7 @@ def test_capacity_judges_a_rate(capsys):
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["--dispatch", "foo"], "--dispatch: 'foo' is not a dispatch rule; known: random, token-queue"),
+        (["--dispatch", "foo"], "--dispatch: 'foo' is not a dispatch rule; known: random, round-robin, token-queue"),
         (["--dispatch="], "--dispatch: '' is not a dispatch rule"),
         (["--dispatch=", "--engines", "2"], "--dispatch: '' is not a dispatch rule"),
         (["--dispatch", "random"], "there is one engine only"),
