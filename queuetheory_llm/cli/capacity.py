@@ -46,7 +46,7 @@ def capacity(
     engines: Annotated[str | None, Parameter(help="Number of equal engines behind a dispatcher.")] = None,
     dispatch: Annotated[
         str | None,
-        Parameter(help="random (an engine at random for each request) or token-queue (fewest tokens)."),
+        Parameter(help="random (an engine at random for each request), round-robin, or token-queue (fewest tokens)."),
     ] = None,
     split: Annotated[str | None, Parameter(help="Probabilities of the random dispatch, as in 0.5,0.3,0.2.")] = None,
     require: Annotated[

@@ -326,9 +326,9 @@ def capacity(
 ) -> CapacityAnswer:
     """The largest stable requests/s of each scheduler on one engine or on several behind a dispatcher.
 
-    Several engines are dispatched to at random, equally, unless ``dispatch`` ("random", "token-queue") and ``split``
-    say otherwise. A ``solver`` finds the thresholds in place of `threshold`, on one engine; what moves them is then
-    not looked for.
+    Several engines are dispatched to at random, equally, unless ``dispatch`` ("random", "round-robin", "token-queue")
+    and ``split`` say otherwise. A ``solver`` finds the thresholds in place of `threshold`, on one engine; what moves
+    them is then not looked for.
 
     Examples
     --------

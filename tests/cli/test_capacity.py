@@ -257,7 +257,7 @@ class TestRefusals:
             (["--rquire", "3"], "Did you mean --require?"),
             (["--dispatch", "random"], "there is one engine only"),
             (["--split", "1"], "there is one engine only"),
-            (["--engines", "2", "--dispatch", "randm"], "'randm' is not a dispatch rule; known: random, round-robin, token-queue"),
+            (["--engines", "2", "--dispatch", "randm"], "'randm' is not a dispatch rule; known: random, round-robin"),
             (["--engines", "2", "--dispatch", "token-queue", "--split", "0.5,0.5"], "only the random dispatch"),
             (["codellama-34b-a100", "vllm-default", "--engines", "2"], "several model files are the engines already"),
             (["codellama-34b-a100", "vllm-defalt"], "did you mean vllm-default?"),
