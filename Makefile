@@ -35,7 +35,12 @@ types: .venv/.dev  ## mypy --strict
 layers: .venv/.dev  ## import-linter: imports go down only
 	$(BIN)/lint-imports
 
-bench: .venv/.dev  ## the benchmarks, which the suite skips
+# The simulators of others that ours runs beside are no part of the development environment. Without network their
+# benchmarks are skipped; without isolation the package itself is installed again without network.
+bench: .venv/.dev  ## the benchmarks, which the suite skips, beside simulators of others where these can be installed
+	@$(BIN)/python -c 'import ciw, pyserq, simpy' 2>/dev/null || { echo 'installing ciw, pyserq, simpy into .venv' >&2 && \
+	PIP_RETRIES=0 $(call install,.venv,constraints.txt) --no-build-isolation -e '.[bench]'; } || \
+	echo 'ciw, pyserq, simpy cannot be installed: benchmarks beside them are skipped' >&2
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only $(ARGS)
 
 # Without isolation the build backend is the pinned one of the environment: no network, the same wheel.
