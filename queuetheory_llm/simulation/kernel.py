@@ -12,7 +12,7 @@ from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.schedulers.policy import Pass, Policy
 from queuetheory_llm.simulation import compiled as core
 from queuetheory_llm.simulation.clock import LAST_TICK, Clock, tick_table
-from queuetheory_llm.simulation.requests import Requests, Ticks
+from queuetheory_llm.simulation.requests import Requests, Ticks, sealed
 from queuetheory_llm.simulation.run import NEVER, BatchLog, Progress, Run, Series, watched
 
 _STEPS = 2_000_000  # steps between two reports of progress, a tenth of a second
@@ -144,7 +144,7 @@ class _Machine:
             clock=self.clock,
             requests=self.requests,
             until=self.until,
-            **self.times._asdict(),
+            **{name: sealed(times) for name, times in self.times._asdict().items()},
             series=Series.of(self.requests, self.watch.ticks, self.watch.seen),
             batches=int(s[core.BATCHES]),
             tokens=int(s[core.SERVED]),

@@ -34,8 +34,14 @@ _CHUNK = 4096  # intervals drawn at a time
 
 
 def read_only(values: object) -> Ticks:
-    """A copy of ``values`` that nobody can write to."""
-    array = np.array(values, dtype=np.int64)
+    """``values`` as an array that nobody can write to: a copy, or the array itself if it has been `sealed`."""
+    if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.base is None and not values.flags.writeable:
+        return values
+    return sealed(np.array(values, dtype=np.int64))
+
+
+def sealed(array: Ticks) -> Ticks:
+    """The array itself, written for the last time: runs of millions of requests are handed on without a copy."""
     array.setflags(write=False)
     return array
 
@@ -151,7 +157,7 @@ def sample(workload: Workload, clock: Clock, horizon: Fraction, rng: np.random.G
     for_times, for_lengths = rng.spawn(2)
     arrival = arrival_ticks(workload.arrivals, clock, horizon, for_times)
     prefill, decode = workload.sample(for_lengths, arrival.size)
-    return Requests(arrival=arrival, prefill=prefill, decode=decode)
+    return Requests(arrival=sealed(arrival), prefill=sealed(prefill), decode=sealed(decode))
 
 
 @singledispatch
