@@ -35,7 +35,12 @@ _CHUNK = 4096  # intervals drawn at a time
 
 def read_only(values: object) -> Ticks:
     """``values`` as an array that nobody can write to: a copy, or the array itself if it has been `sealed`."""
-    if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.base is None and not values.flags.writeable:
+    if (
+        isinstance(values, np.ndarray)
+        and values.dtype == np.int64
+        and values.base is None
+        and not values.flags.writeable
+    ):
         return values
     return sealed(np.array(values, dtype=np.int64))
 
