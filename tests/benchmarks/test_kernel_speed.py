@@ -14,9 +14,13 @@ import attrs
 import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
-from speed import LOADS, Load, machine, timed
+from speed import LOADS, OUTPUT, PROMPT, Load, machine, timed
 
+from queuetheory_llm.model.lengths import Geometric, IndependentLengths
+from queuetheory_llm.schedulers.registry import ADAPTIVE, scheduler_for
+from queuetheory_llm.simulation import reference
 from queuetheory_llm.simulation.run import NEVER, Run
+from queuetheory_llm.simulation.runner import run
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time, group="kernel")
 COUNT = 1_000_000
@@ -91,3 +95,23 @@ def stable_cost(load: Load, rate: float) -> PerBatch:
         prepared.advance(log=False, progress=None)
         seconds.append(time.process_time() - start)
     return PerBatch.of(prepared.result([]), min(seconds))
+
+
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_adaptive_rules(benchmark: BenchmarkFixture, name: str, figure: Callable[[str], None]) -> None:
+    """Rules on arrays look at every batch they might form, in the compiled general runner; beside plain Python."""
+    load = Load("sarathi", 512)
+    rule = scheduler_for(name, load.engine, IndependentLengths(Geometric(mean=PROMPT), Geometric(mean=OUTPUT)))
+    rate = 0.9 * threshold(load)
+    many, few = load.requests(100_000, rate), load.requests(1000, rate)
+    done = benchmark.pedantic(run, args=(load.engine, rule, many, load.clock), rounds=3, warmup_rounds=1)
+    start = time.process_time()
+    plain = reference.run(load.engine, rule, few, load.clock)
+    theirs = plain.batches / (time.process_time() - start)
+    cpu = benchmark.stats.stats.min
+    ours = done.batches / cpu
+    figure(
+        f"general runner: {name}: {len(many) / cpu / 1e6:.2f} M requests/s, {ours:.3g} batches/s, "
+        f"{ours / theirs:.0f} times the reference runner"
+    )
+    assert ours > theirs
