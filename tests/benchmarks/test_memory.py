@@ -6,23 +6,25 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 RUN = """
-import json, resource, sys, time
+import json, re, sys, time
+from pathlib import Path
 import queuetheory_llm as qt
 
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def peak():  # getrusage would give the peak of the process that started this one, if that was higher
+    return 1024 * int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
 
 engine = qt.Engine(batch_time=qt.Staircase(c="30 ms", a="10 ms", b0=64), b_max=512)
 rate = 5.88
 workload = qt.Workload.of(
     prefill=qt.Geometric(mean=512), decode=qt.Geometric(mean=200), arrivals=qt.PoissonArrivals(rate=rate)
 )
-qt.simulate(engine, "sarathi", workload, horizon=1000)  # loads and compiles
+qt.simulate(engine, "sarathi", workload, horizon=1000)
 before, start = peak(), time.process_time()
 done = qt.simulate(engine, "sarathi", workload, horizon=float(sys.argv[1]) / rate)
 seconds, grown = time.process_time() - start, peak() - before
@@ -31,17 +33,26 @@ print(json.dumps({"requests": done.requests["arrived"], "seconds": seconds, "byt
 
 
 def run(count: int) -> dict[str, float]:
+    """Of a process that finds the kernel compiled: the compiler takes memory too."""
     command = [sys.executable, "-c", RUN, str(count)]
     found = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
-    assert found["requests"] == pytest.approx(count, rel=0.01)
+    assert found["requests"] == pytest.approx(count, rel=0.2 if count < 10**6 else 0.01)
     return found
 
 
+def seconds(found: dict[str, float]) -> float:
+    return found["seconds"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="peaks of memory are read from /proc")
 @pytest.mark.benchmark(group="whole simulate")
 def test_ten_million_requests(benchmark: BenchmarkFixture, figure: Callable[[str], None]) -> None:
     """Peak of resident memory above that of a short run; CPU seconds per request, ten million against one."""
-    one = min((run(1_000_000) for _ in range(3)), key=lambda found: found["seconds"])
-    ten = benchmark.pedantic(run, args=(10_000_000,), rounds=1)
+    run(1000)  # compiles
+    one = min((run(1_000_000) for _ in range(5)), key=seconds)
+    tens: list[dict[str, float]] = []
+    benchmark.pedantic(lambda: tens.append(run(10_000_000)), rounds=3)
+    ten = min(tens, key=seconds)
     size = ten["bytes"] / ten["requests"]
     growth = (ten["seconds"] / ten["requests"]) / (one["seconds"] / one["requests"])
     figure(
