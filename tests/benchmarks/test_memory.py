@@ -12,7 +12,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 RUN = """
-import json, re, sys, time
+import json, os, re, sys
 from pathlib import Path
 import queuetheory_llm as qt
 
@@ -25,10 +25,11 @@ workload = qt.Workload.of(
     prefill=qt.Geometric(mean=512), decode=qt.Geometric(mean=200), arrivals=qt.PoissonArrivals(rate=rate)
 )
 qt.simulate(engine, "sarathi", workload, horizon=1000)
-before, start = peak(), time.process_time()
+before, start = peak(), os.times()
 done = qt.simulate(engine, "sarathi", workload, horizon=float(sys.argv[1]) / rate)
-seconds, grown = time.process_time() - start, peak() - before
-print(json.dumps({"requests": done.requests["arrived"], "seconds": seconds, "bytes": grown}))
+end, grown = os.times(), peak() - before
+user, system = end.user - start.user, end.system - start.system
+print(json.dumps({"requests": done.requests["arrived"], "seconds": user, "system": system, "bytes": grown}))
 """
 
 
@@ -47,7 +48,11 @@ def seconds(found: dict[str, float]) -> float:
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="peaks of memory are read from /proc")
 @pytest.mark.benchmark(group="whole simulate")
 def test_ten_million_requests(benchmark: BenchmarkFixture, figure: Callable[[str], None]) -> None:
-    """Peak of resident memory above that of a short run; CPU seconds per request, ten million against one."""
+    """Peak of resident memory above that of a short run; seconds per request, ten million against one.
+
+    Seconds of the program itself. What the system takes to hand out the pages of large arrays is shown beside them: it
+    depends on what else the machine holds in memory.
+    """
     run(1000)  # compiles
     one = min((run(1_000_000) for _ in range(5)), key=seconds)
     tens: list[dict[str, float]] = []
@@ -60,8 +65,9 @@ def test_ten_million_requests(benchmark: BenchmarkFixture, figure: Callable[[str
         f"{one['bytes'] / one['requests']:.0f} of one million"
     )
     figure(
-        f"growth of simulate: {ten['seconds']:.2f} s for {ten['requests']} requests, {one['seconds']:.2f} s for "
-        f"{one['requests']}: {10 * growth:.1f} times for ten times as many (11 allowed)"
+        f"growth of simulate: {ten['seconds']:.2f} s (and {ten['system']:.2f} s of the system) for {ten['requests']} "
+        f"requests, {one['seconds']:.2f} s (and {one['system']:.2f} s) for {one['requests']}: {10 * growth:.1f} times "
+        "for ten times as many (11 allowed)"
     )
     assert size < 120
     assert growth <= 1.1

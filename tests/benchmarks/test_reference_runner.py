@@ -1,5 +1,6 @@
-"""Speed of the reference runner: at least 10 000 batches a second with 100 requests present."""
+"""Speed of the reference runner: at least 10 000 batches a second of CPU time with 100 requests present."""
 
+import time
 from fractions import Fraction
 
 import numpy as np
@@ -12,6 +13,7 @@ from queuetheory_llm.simulation.clock import Clock, generators
 from queuetheory_llm.simulation.reference import run
 from queuetheory_llm.simulation.requests import Requests
 
+pytestmark = pytest.mark.benchmark(timer=time.process_time, group="reference runner")
 LAW = Staircase(c="11.28 ms", a="35.47 ms", b0=128)
 
 
@@ -19,7 +21,7 @@ LAW = Staircase(c="11.28 ms", a="35.47 ms", b0=128)
     ("name", "b_max", "backlog"),
     [("sarathi", 128, 0), ("vllm-chunked", 128, 0), ("orca", 1024, 0), ("sarathi", 128, 100_000)],
 )
-def test_batches_per_second(benchmark, name, b_max, backlog):
+def test_batches_per_second(benchmark, name, b_max, backlog, figure):
     """290 + 990 tokens every 467.5 ms keep 100 requests in the batch; ``backlog`` more wait from the start."""
     interval, horizon = Fraction(4675, 10_000), Fraction(700)
     clock = Clock.fit(generators(LAW, b_max) | {interval}, horizon)
@@ -35,5 +37,5 @@ def test_batches_per_second(benchmark, name, b_max, backlog):
     )
     speed = done.batches / benchmark.stats.stats.min
     benchmark.extra_info["batches_per_s"] = round(speed)
-    print(f"\n{name}, b_max = {b_max}, backlog {backlog}: {speed:.0f} batches/s")
+    figure(f"reference runner: {name}, b_max {b_max}, backlog {backlog}: {speed:.0f} batches/s, 10000 asked")
     assert speed >= 10_000
