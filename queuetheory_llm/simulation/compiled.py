@@ -897,15 +897,17 @@ def join_token_queues(
         now = load.arrival[request]
         chosen, fewest = 0, NEVER_DUE
         for engine in range(sent.size):
-            queue, times, work = replica(pool_load, pool_times, pool_work, engine)
-            if sent[engine] == queue.arrival.size:
+            s = pool_work.s[engine]
+            if sent[engine] == pool_load.arrival.shape[1]:
                 return QUEUE_FULL, request
-            status = advance(rule, queue, sent[engine], times, work, watch, log, now, NEVER_DUE)
-            if status != FINISHED and status != STOPPED:
-                return status, request
-            present = tokens[engine] - work.s[SERVED]
-            if work.s[LAST] > now:
-                present += work.s[LAST_TOKENS]
+            if s[NOW] < now and s[DONE] < sent[engine]:  # else it is in the middle of a batch, or idle
+                queue, times, work = replica(pool_load, pool_times, pool_work, engine)
+                status = advance(rule, queue, sent[engine], times, work, watch, log, now, NEVER_DUE)
+                if status != FINISHED and status != STOPPED:
+                    return status, request
+            present = tokens[engine] - s[SERVED]
+            if s[LAST] > now:
+                present += s[LAST_TOKENS]
             if present < fewest:
                 chosen, fewest = engine, present
         place = sent[chosen]
