@@ -110,7 +110,7 @@ def test_four_engines(
     cpu, response = benchmark.stats.stats.min, (done.finish - requests.arrival).mean() / clock.rate
     assert done.finished == len(requests)
     figure(
-        f"{title(fortnight)}, {ENGINES} engines, {dispatch}: {cpu:.2f} s of CPU time, 10 allowed but for token-queue; "
+        f"{title(fortnight)}, {ENGINES} engines, {dispatch}: {cpu:.2f} s of CPU time, 10 allowed; "
         f"mean response {response:.1f} s"
     )
-    assert cpu < 10 or dispatch == "token-queue"
+    assert cpu < 10
