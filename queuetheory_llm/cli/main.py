@@ -89,6 +89,9 @@ def _code() -> int:
     except BrokenPipeError:  # the reader of our output left, as `| head` does
         _drop_stdout()
         return 141
+    except MemoryError as error:
+        what = str(error).rstrip(".") or "the arrays do not fit"
+        return _refuse([f"memory: {what}; give a shorter --horizon, a lower rate or fewer engines"])
     except OSError as error:  # those of files are one-line errors already
         _drop_stdout()
         return _refuse([f"{error.filename or 'stdout'}: {error.strerror or error}; write to another place"])

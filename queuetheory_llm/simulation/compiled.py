@@ -20,21 +20,33 @@ functions share the arrays of `Work`; the numbers of the state are entries of ``
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from queuetheory_llm.simulation.clock import LAST_TICK
+
 #: Arrays and the numbers in them.
 Ints = NDArray[np.int64]
+F = TypeVar("F", bound=Callable[..., Any])
 
 # No array is made or kept here, so nothing need count references to them; counting is most of the time otherwise.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
-entry = njit(**_OPTIONS, cache=True)  # kept on disk with all that it calls
 _INNER: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # not called from Python
 compiled = njit(**_INNER)
 inlined = njit(**_INNER, forceinline=True)
+
+
+def entry(function: F) -> F:
+    """Compile what Python calls, with all that it calls, and keep it on disk where there is a place to."""
+    try:
+        return cast(F, njit(**_OPTIONS, cache=True)(function))
+    except RuntimeError:  # neither the package nor a home is writable: compiled anew by each process
+        return cast(F, njit(**_OPTIONS)(function))
+
 
 # Orders of a rule's passes.
 PREFILL_FIRST, DECODE_FIRST, SEATS_FIRST = 0, 1, 2
@@ -44,7 +56,6 @@ WHEN_REACHED, WHEN_STARTED, WHEN_ARRIVED = 0, 1, 2
 GO_ON, FINISHED, STOPPED, PAUSED, LOG_FULL, GAPS_FULL, OVERFLOW, IDLE, QUEUE_FULL = range(9)
 
 NEVER_DUE = 2**62
-LAST_TICK = 2**63 - 1
 
 # Entries of ``work.s``: the clock and the totals,
 NOW, ARRIVED, HEAD, STARTED, DONE, SERVED, BATCHES, BUSY, LAST, WATCHED = range(10)
@@ -117,6 +128,13 @@ class Log(NamedTuple):
 
 class Work(NamedTuple):
     """The state, with room for all it may grow to.
+
+    What holds between two steps. ROUND is the number of rounds so far, and no request is due at it or before: those
+    that were are gone. Of the slots before TAIL, those with count 1 and a due time below NEVER_DUE are the REACHED
+    ones; a request is FRESH from its first right to a decode token until it gets one (in the tree only if it has a slot
+    by then). The last round served the slots before CUT, DECODES of them; what lies beyond is due OWED rounds later than the tree
+    says, and ``lag`` says since when. NEXT_DUE is the earliest due time before CUT. STALE says that a request has
+    finished, or joined at a slot of its own, since: then CUT and NEXT_DUE are found anew.
 
     ``tree`` has rows [due, add, count, tag], the leaf of slot i at row WIDTH + i. ``fresh`` is a binary heap. ``lag``
     holds (first slot, end of its last round) of the ranges left out of the last round, the nearest range last.

@@ -60,8 +60,8 @@ def join_token_queues(engine: Engine, policy: Policy, requests: Requests, clock:
     engine_of = np.zeros(len(requests), dtype=np.int64)
     sent, tokens = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     watch = core.Watch(np.zeros(0, dtype=np.int64), np.zeros((5, 0), dtype=np.int64))
-    queues, times, work = _pool(rule, load, len(requests), count)
-    first = 0
+    room, first = max(16, 2 * len(requests) // count), 0
+    queues, times, work = _pool(rule, load, room, count)
     while True:
         status, first = core.join_token_queues(
             rule, load, queues, times, work, watch, _log(rule, 0), sent, tokens, engine_of, first
@@ -72,12 +72,15 @@ def join_token_queues(engine: Engine, policy: Policy, requests: Requests, clock:
             raise clock.overflow()
         if status == core.GAPS_FULL:
             work = work._replace(gap_round=_doubled(work.gap_round), gap=_doubled(work.gap))
+        elif status == core.QUEUE_FULL:
+            room *= 2
+            larger = _pool(rule, load, room, count)
+            for new, old in zip(larger, (queues, times, work), strict=True):
+                _copy_into(new, old)
+            queues, times = larger[:2]
+            work = larger[2]._replace(gap_round=work.gap_round, gap=work.gap)
         else:
-            queues = queues._replace(**{name: _doubled(getattr(queues, name)) for name in _BY_REQUEST})
-            times = core.Times(*map(_doubled, times))
-
-
-_BY_REQUEST = ("arrival", "prefill", "decode")
+            raise AssertionError(f"the compiled runner stopped with status {status}")
 
 
 def _doubled(array: Ticks) -> Ticks:
@@ -85,12 +88,18 @@ def _doubled(array: Ticks) -> Ticks:
     return np.concatenate([array, np.empty_like(array)], axis=-1)
 
 
-def _pool(rule: core.Rule, load: core.Load, requests: int, engines: int) -> tuple[core.Load, core.Times, core.Work]:
-    """The arrays of several engines, in rows."""
-    room = max(16, 2 * requests // engines)
-    arrival, prefill, decode = (np.empty((engines, room), dtype=np.int64) for _ in _BY_REQUEST)
+def _copy_into(larger: core.Load | core.Times | core.Work, arrays: core.Load | core.Times | core.Work) -> None:
+    """Copy the rows of each array into the first places of a larger one; t(b) and the gaps do not grow with them."""
+    for name in set(arrays._fields) - {"ticks", "gap", "gap_round"}:
+        old = getattr(arrays, name)
+        getattr(larger, name)[tuple(map(slice, old.shape))] = old
+
+
+def _pool(rule: core.Rule, load: core.Load, room: int, engines: int) -> tuple[core.Load, core.Times, core.Work]:
+    """The arrays of several engines, in rows, with room for that many requests on each."""
+    arrival, prefill, decode = (np.empty((engines, room), dtype=np.int64) for _ in range(3))
     times = core.Times(*(np.empty((engines, room), dtype=np.int64) for _ in core.Times._fields))
-    return core.Load(arrival, prefill, decode, load.ticks), times, _work(rule, requests, (engines,))
+    return core.Load(arrival, prefill, decode, load.ticks), times, _work(rule, room, (engines,))
 
 
 class _Machine:
@@ -122,6 +131,8 @@ class _Machine:
                 return logs
             if status == core.OVERFLOW:
                 raise self.clock.overflow()
+            if status == core.IDLE:  # every rule of the policy space serves somebody whom it can serve at all
+                raise AssertionError("the compiled runner idles with requests present")
             if status == core.GAPS_FULL:
                 self.work = self.work._replace(gap_round=_doubled(self.work.gap_round), gap=_doubled(self.work.gap))
             if progress is not None:

@@ -80,7 +80,8 @@ def test_round_robin_takes_turns_and_random_is_fair():
     assert (split(system, 4, "random", 1).engine_of == split(system, 4, "random", 1).engine_of).all()
 
 
-def test_the_queues_of_the_dispatcher_grow_as_they_must():
+@pytest.mark.parametrize("name", ["sarathi", "sarathi+threshold=1", "vllm-chunked+threshold=1"])
+def test_the_queues_of_the_dispatcher_grow_as_they_must(name):
     """All later requests go to the third engine while the others hold endless ones; its queue outgrows its room."""
     count, clock = 100, Clock(rate=10**9)
     requests = Requests(
@@ -89,8 +90,8 @@ def test_the_queues_of_the_dispatcher_grow_as_they_must():
         decode=[10**6, *[0] * (count - 1)],
     )
     engine = Engine(batch_time=Staircase(c=0, a="0.5 s", b0=1), b_max=1)
-    found = split((engine, parse_scheduler("sarathi"), requests, clock, None), 3, "token-queue")
-    assert np.bincount(found.engine_of, minlength=3).tolist() == [1, 1, count - 2]
+    system = (engine, parse_scheduler(name), requests, clock, None)
+    assert np.bincount(split(system, 3, "token-queue").engine_of, minlength=3).tolist() == [1, 1, count - 2]
 
 
 def test_bad_input():
