@@ -132,9 +132,9 @@ class Work(NamedTuple):
     What holds between two steps. ROUND is the number of rounds so far, and no request is due at it or before: those
     that were are gone. Of the slots before TAIL, those with count 1 and a due time below NEVER_DUE are the REACHED
     ones; a request is FRESH from its first right to a decode token until it gets one (in the tree only if it has a slot
-    by then). The last round served the slots before CUT, DECODES of them; what lies beyond is due OWED rounds later than the tree
-    says, and ``lag`` says since when. NEXT_DUE is the earliest due time before CUT. STALE says that a request has
-    finished, or joined at a slot of its own, since: then CUT and NEXT_DUE are found anew.
+    by then). The last round served the slots before CUT, DECODES of them; what lies beyond is due OWED rounds later
+    than the tree says, and ``lag`` says since when. NEXT_DUE is the earliest due time before CUT. STALE says that a
+    request has finished, or joined at a slot of its own, since: then CUT and NEXT_DUE are found anew.
 
     ``tree`` has rows [due, add, count, tag], the leaf of slot i at row WIDTH + i. ``fresh`` is a binary heap. ``lag``
     holds (first slot, end of its last round) of the ranges left out of the last round, the nearest range last.

@@ -75,8 +75,9 @@ def join_token_queues(engine: Engine, policy: Policy, requests: Requests, clock:
         elif status == core.QUEUE_FULL:
             room *= 2
             larger = _pool(rule, load, room, count)
-            for new, old in zip(larger, (queues, times, work), strict=True):
-                _copy_into(new, old)
+            _copy_into(larger[0], queues)
+            _copy_into(larger[1], times)
+            _copy_into(larger[2], work)
             queues, times = larger[:2]
             work = larger[2]._replace(gap_round=work.gap_round, gap=work.gap)
         else:
