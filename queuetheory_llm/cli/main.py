@@ -79,6 +79,8 @@ def run() -> None:
 
 
 def _code() -> int:
+    if sys.stderr is None:  # notes go nowhere, and not to stdout, where print would send them
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - as long as the program
     if sys.stdout is None:
         return _refuse(["stdout: is closed; open it, or send it to /dev/null"])
     try:

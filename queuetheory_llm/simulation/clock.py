@@ -125,27 +125,37 @@ def tick_table(law: BatchTime, clock: Clock, longest: int) -> NDArray[np.int64]:
     if longest > MOST_SIZES:
         raise InvalidInput(f"engine.b_max: a batch of {longest} tokens; runs know up to {MOST_SIZES}: lower b_max")
     table = np.zeros(longest + 1, dtype=np.int64)
-    ends = [0, *_levels(law, longest)]
+    ends, step = _levels(law, longest)
     ticks = BatchTicks(law, clock)
-    table[1:] = np.repeat([ticks[end] for end in ends[1:]], np.diff(ends))
+    if step is not None and (step * clock.rate).denominator == 1 and len(ends) > 1:
+        levels = ticks[int(ends[0])] + np.arange(len(ends), dtype=np.int64) * clock.ticks(step)
+    else:
+        levels = np.array([ticks[int(end)] for end in ends], dtype=np.int64)
+    table[1:] = np.repeat(levels, np.diff(ends, prepend=0))
     return table
 
 
 @singledispatch
-def _levels(law: BatchTime, longest: int) -> Iterable[int]:
-    """The last b of each interval of 1..longest on which t is constant."""
+def _levels(law: BatchTime, longest: int) -> tuple[NDArray[np.int64], Fraction | None]:
+    """The last b of each interval of 1..longest on which t is constant, and the rise of t from each to the next."""
     del law
-    return range(1, longest + 1)
+    return np.arange(1, longest + 1), None
 
 
 @_levels.register
-def _staircase_levels(law: Staircase, longest: int) -> Iterable[int]:
-    return [*range(law.b0, longest, law.b0), longest]
+def _staircase_levels(law: Staircase, longest: int) -> tuple[NDArray[np.int64], Fraction | None]:
+    return np.append(np.arange(law.b0, longest, law.b0), longest), law.a
 
 
 @_levels.register
-def _table_levels(law: Table, longest: int) -> Iterable[int]:
-    return [*(count for count in law.tokens if count < longest), longest]
+def _hinge_levels(law: Hinge, longest: int) -> tuple[NDArray[np.int64], Fraction | None]:
+    flat = min(max(law.b0, 1), longest)
+    return np.arange(flat, longest + 1), law.a
+
+
+@_levels.register
+def _table_levels(law: Table, longest: int) -> tuple[NDArray[np.int64], Fraction | None]:
+    return np.array([*(count for count in law.tokens if count < longest), longest], dtype=np.int64), None
 
 
 @singledispatch

@@ -200,10 +200,11 @@ def _slotted(arrivals: SlottedArrivals, clock: Clock, horizon: Fraction, rng: np
 
 def _multiples(step: Fraction, first: int, clock: Clock, horizon: Fraction) -> Ticks:
     """first*step, (first + 1)*step, ... before the horizon, each rounded by itself: errors do not add up."""
-    last = -(-horizon // step)  # multiples below it are below the horizon
+    last = -(-horizon // step)  # multiples below it are below the horizon, but one may be rounded to it
     if (step * clock.rate).denominator == 1:
         return np.arange(first, last, dtype=np.int64) * clock.ticks(step)
-    return np.array([clock.ticks(index * step) for index in range(first, last)], dtype=np.int64)
+    ticks = np.array([clock.ticks(index * step) for index in range(first, last)], dtype=np.int64)
+    return ticks[ticks < clock.bound(horizon)]
 
 
 def _renewals(law: IntervalLaw, clock: Clock, horizon: Fraction, rng: np.random.Generator) -> Ticks:

@@ -60,3 +60,13 @@ def test_an_echoed_value_is_cut(capsys, flag, value):
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert len(err) < 850
+
+
+def test_a_closed_stderr_costs_the_notes_only():
+    command = 'exec "$0" "$@" 2>&-'
+    done = subprocess.run(
+        ["bash", "-c", command, *PROGRAM, "simulate", "--rate", "5", "--horizon", "5", "--json"],
+        stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["schema"] == "qt-llm/simulate/1"

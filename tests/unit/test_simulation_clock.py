@@ -4,7 +4,7 @@ import pytest
 
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.model.batch_time import BatchTime, Hinge, Staircase, Table
-from queuetheory_llm.simulation.clock import LAST_TICK, BatchTicks, Clock, generators
+from queuetheory_llm.simulation.clock import LAST_TICK, BatchTicks, Clock, generators, tick_table
 
 
 @pytest.mark.parametrize(
@@ -87,3 +87,29 @@ def test_only_times_that_can_occur_matter():
 def test_a_batch_shorter_than_a_tick_is_refused():
     with pytest.raises(InvalidInput, match="below a tick"):
         BatchTicks(Staircase(c=0, a=Fraction(1, 10**12), b0=1), Clock(rate=10**9))[1]
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        Staircase(c="1/7 s", a="1/11 s", b0=3),
+        Staircase(c=0, a="0.3 ms", b0=1),
+        Staircase(c="1 ms", a="1 ms", b0=64),
+        Hinge(c="1/7 s", a="1/11 s", b0=4),
+        Hinge(c="1/7 s", a="1/11 s", b0=64),
+        Hinge(c=0, a="1/11 s", b0=0),
+        Table(tokens=[1, 5, 20], seconds_at=["1/7 s", "1/11 s", "1/13 s"]),
+        Cubic(),
+    ],
+)
+@pytest.mark.parametrize("longest", [1, 3, 4, 20])
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_table_of_batch_times_is_that_of_single_batches(law, longest, exact):
+    clock = Clock.fit(generators(law, longest), Fraction(10)) if exact else Clock(rate=10**9)
+    ticks = BatchTicks(law, clock)
+    assert tick_table(law, clock, longest).tolist() == [0, *(ticks[b] for b in range(1, longest + 1))]
+
+
+def test_a_table_longer_than_there_is_room_for_is_refused():
+    with pytest.raises(InvalidInput, match="lower b_max"):
+        tick_table(Staircase(c=0, a=1, b0=1), Clock(rate=10**9), 2**24 + 1)

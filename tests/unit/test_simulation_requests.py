@@ -147,6 +147,14 @@ def test_a_trace_keeps_its_times_exactly():
     assert rounded.arrival.tolist() == [0, 333333333, 666666667, 2333333333]
 
 
+def test_an_arrival_rounded_to_the_horizon_is_not_before_it():
+    arrivals = DeterministicArrivals(interval="1.00000000060000000000001 s")
+    clock, ticks = ticks_of(arrivals, "1.0000000007")
+    assert clock.notes
+    assert ticks.tolist() == [0]
+    assert clock.ticks(arrivals.interval) == clock.bound(Fraction("1.0000000007"))
+
+
 def test_a_trace_beyond_horizon_or_clock_is_refused():
     with pytest.raises(InvalidInput, match=r"t\.csv: no request arrives before the horizon; the first arrives at 5 s"):
         replay(trace_of([5], Fraction(1)), Clock(rate=10**9), Fraction(1))
