@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def run(
         If the rule forms a batch that breaks a limit of the model, or the run outlives the clock.
     """
     requests.require_feasible(scheduler, engine)
-    state = _State(engine, requests)
+    state = _State(engine, scheduler, requests)
     duration = BatchTicks(engine.batch_time, clock)
     record = _Record(watched(requests, until) if watch is None else watch, log)
     now = 0
@@ -132,6 +133,26 @@ class _Record:
         }
 
 
+class _Reading(Sequence[int]):
+    """What a user's own rule sees of a list or queue: it changes with it and cannot be written to."""
+
+    def __init__(self, of: Sequence[int]) -> None:
+        self._of = of
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._of[index] if isinstance(index, int) else list(self._of)[index]
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._of)
+
+
+def _same(of: Sequence[int]) -> Sequence[int]:
+    return of
+
+
 class _State:
     """The requests present, kept in the orders a `View` shows.
 
@@ -139,7 +160,7 @@ class _State:
     insertion. Only requests that change phase touch these; a decode token costs one decrement.
     """
 
-    def __init__(self, engine: Engine, requests: Requests) -> None:
+    def __init__(self, engine: Engine, scheduler: Scheduler, requests: Requests) -> None:
         self.arrival: list[int] = requests.arrival.tolist()
         self.prompt: list[int] = requests.prefill.tolist()
         self.prefill_left: list[int] = self.prompt.copy()
@@ -157,14 +178,15 @@ class _State:
         )
         self.gap = [0] * len(self.arrival)  # longest so far
         self.longest_gap = self.gap.copy()
+        shown: Callable[[Sequence[int]], Sequence[int]] = _same if isinstance(scheduler, Policy) else _Reading
         self.view = View(
             b_max=engine.b_max,
             k_max=engine.k_max,
-            prefilling=self.prefilling,
-            decoding=self.decoding,
-            waiting=self.waiting,
-            running=self.running,
-            prefill_left=self.prefill_left,
+            prefilling=shown(self.prefilling),
+            decoding=shown(self.decoding),
+            waiting=shown(self.waiting),
+            running=shown(self.running),
+            prefill_left=shown(self.prefill_left),
         )
 
     @property

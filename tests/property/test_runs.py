@@ -304,3 +304,30 @@ def test_a_run_that_skips_one_batch_breaks_an_invariant(system, data):
     skipped = attrs.evolve(done, log=log)
     with pytest.raises(AssertionError):
         check_invariants(skipped, engine)
+
+
+@attrs.define
+class Writes:
+    """A rule that changes what it is shown."""
+
+    change: object
+    name: str = "writes"
+
+    def form(self, view):
+        self.change(view)
+        return Batch()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda view: view.prefill_left.__setitem__(0, 1),
+        lambda view: view.waiting.clear(),
+        lambda view: view.decoding.append(0),
+        lambda view: view.running.pop(),
+        lambda view: view.prefilling.popleft(),
+    ],
+)
+def test_a_rule_cannot_write_to_its_view(change):
+    with pytest.raises(AttributeError):
+        run_rows(MUTANT_ENGINE, Writes(change), MUTANT_ROWS)
