@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -39,6 +39,29 @@ def write_atomically(path: str | Path, data: bytes | Callable[[IO[bytes]], objec
         raise InvalidInput(f"{path}: cannot be written: {error.strerror or error}; choose another place") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_apart(outputs: Mapping[str, str | Path | None], inputs: Mapping[str, str | Path | None]) -> None:
+    """Refuse to write a file over one that is read, or over another one that is written.
+
+    Parameters
+    ----------
+    outputs, inputs : mapping of str to path or None
+        By the flag or word that names them; None for a file that was not asked for.
+
+    Raises
+    ------
+    InvalidInput
+        In one line, with the two names of one file; links are followed.
+    """
+    taken = {os.path.realpath(path): name for name, path in inputs.items() if path is not None}
+    for name, path in outputs.items():
+        if path is None:
+            continue
+        real = os.path.realpath(path)
+        if real in taken:
+            raise InvalidInput(f"{name}: {path} is the file of {taken[real]}; write to another one")
+        taken[real] = name
 
 
 def check_target(path: str | Path, endings: Sequence[str] = ()) -> Path:

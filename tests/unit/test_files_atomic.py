@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.files.atomic import write_atomically
+from queuetheory_llm.files.atomic import check_apart, write_atomically
 
 
 def names(folder):
@@ -65,3 +65,14 @@ def test_a_link_is_followed_and_the_mode_is_the_usual_one(tmp_path):
     assert link.is_symlink()
     assert target.read_bytes() == b"x"
     assert target.stat().st_mode == usual.stat().st_mode
+
+
+def test_a_file_is_not_written_over_another_of_the_same_command(tmp_path):
+    model, link = tmp_path / "model.toml", tmp_path / "link.csv"
+    model.write_text("")
+    link.symlink_to(model)
+    check_apart({"-o": tmp_path / "x.svg", "--series": tmp_path / "x.csv", "--batch-log": None}, {"the model": model})
+    with pytest.raises(InvalidInput, match=r"--series: .*link.csv is the file of the model; write to another one"):
+        check_apart({"--series": link}, {"the model": model})
+    with pytest.raises(InvalidInput, match=r"--batch-log: .* is the file of --series"):
+        check_apart({"--series": tmp_path / "x", "--batch-log": f"{tmp_path}/./x"}, {})
