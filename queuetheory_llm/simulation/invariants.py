@@ -22,6 +22,8 @@ from queuetheory_llm.simulation.run import NEVER, BatchLog, Run
 
 Flags = NDArray[np.bool_]
 
+_PAGE = 2**20  # entries of the log at a time
+
 #: What is checked, in the order of the checks.
 CHECKED = (
     "limits: 1 to b_max tokens from at most k_max requests in a batch, each request once in a phase",
@@ -93,55 +95,72 @@ def _shape(run: Run, log: BatchLog) -> Iterator[str]:
 
 @attrs.frozen(eq=False)
 class _Phase:
-    """The entries of one phase by request, those of request i at ``edges[i]:edges[i + 1]``, in the order of the log.
+    """The entries of one phase by request, in arrays of shape (n,).
 
     Attributes
     ----------
-    batch : int64 array of shape (entries,)
-    edges : int64 array of shape (n + 1,)
+    first, last : int64 array
+        Batches of the first and the last entry of each request; NEVER without one.
+    count : int64 array
+        Entries.
+    longest : int64 array
+        Most ticks from the end of the batch of an entry to that of the next one; 0 with fewer than two.
+    twice : bool array
+        Whether two entries are in one batch.
     """
 
-    batch: Ticks
-    edges: Ticks
+    first: Ticks
+    last: Ticks
+    count: Ticks
+    longest: Ticks
+    twice: Flags
 
     @classmethod
-    def of(cls, requests: Ticks, ends: Ticks, count: int) -> _Phase:
-        """From the requests of the entries and where the entries of each batch end; a counting sort, so linear."""
+    def of(cls, requests: Ticks, ends: Ticks, clock: Ticks, count: int) -> _Phase:
+        """From the requests of the entries, where the entries of each batch end, and the ticks of the batch ends.
+
+        Batches are taken in pages of about `_PAGE` entries, so that a log of any length needs little memory.
+        """
+        found = cls(
+            np.full(count, NEVER, np.int64),
+            np.full(count, NEVER, np.int64),
+            np.zeros(count, np.int64),
+            np.zeros(count, np.int64),
+            np.zeros(count, np.bool_),
+        )
+        start = 0
+        while start < ends.size:
+            entry = int(ends[start - 1]) if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, entry + _PAGE, side="right")))
+            found._add(requests[entry : int(ends[stop - 1])], ends[start:stop] - entry, start, clock)
+            start = stop
+        return found
+
+    def _add(self, requests: Ticks, ends: Ticks, first_batch: int, clock: Ticks) -> None:
+        """One page more: a counting sort of its entries by request, so linear."""
+        if not requests.size:
+            return
         from scipy.sparse import csr_array
 
-        rows = csr_array((np.ones(requests.size, np.int8), requests, np.append(0, ends)), shape=(ends.size, count))
-        columns = rows.tocsc()
-        return cls(columns.indices.astype(np.int64), columns.indptr.astype(np.int64))
-
-    @property
-    def served(self) -> Flags:
-        """Requests with an entry."""
-        return np.asarray(np.diff(self.edges) > 0)
-
-    @property
-    def first(self) -> Ticks:
-        """Batch of the first entry of each request; NEVER without one."""
-        return self._at(self.edges[:-1])
-
-    @property
-    def last(self) -> Ticks:
-        """Batch of the last entry of each request; NEVER without one."""
-        return self._at(self.edges[1:] - 1)
-
-    def _at(self, places: Ticks) -> Ticks:
-        found = np.full(places.size, NEVER, dtype=np.int64)
-        found[self.served] = self.batch[places[self.served]]
-        return found
-
-    def longest(self, values: Ticks) -> Ticks:
-        """Most of ``values``, one for each entry and the one after it, among the entries of each request; else 0."""
-        found = np.zeros(self.edges.size - 1, dtype=np.int64)
-        several = np.diff(self.edges) > 1
-        if values.size:
-            inner = np.append(values, 0)
-            inner[self.edges[1:][self.served] - 1] = 0  # from the last entry of a request to the next request
-            found[several] = np.maximum.reduceat(inner, self.edges[:-1][several])
-        return found
+        low = int(requests.min())
+        shape = (ends.size, int(requests.max()) - low + 1)
+        entries = np.ones(requests.size, np.int8)
+        columns = csr_array((entries, requests - low, np.append(0, ends)), shape=shape).tocsc()
+        own = np.flatnonzero(np.diff(columns.indptr))
+        starts = columns.indptr[own]
+        batch = columns.indices.astype(np.int64) + first_batch
+        who = own + low
+        before = np.empty_like(batch)  # the batch of the entry before it
+        before[1:] = batch[:-1]
+        before[starts] = np.where(self.last[who] == NEVER, batch[starts], self.last[who])
+        gaps = clock[batch] - clock[before]
+        again = batch == before
+        again[starts] &= self.last[who] != NEVER
+        self.longest[who] = np.maximum(self.longest[who], np.maximum.reduceat(gaps, starts))
+        self.twice[who] |= np.logical_or.reduceat(again, starts)
+        self.first[who] = np.where(self.first[who] == NEVER, batch[starts], self.first[who])
+        self.last[who] = batch[np.append(starts[1:], batch.size) - 1]
+        self.count[who] += np.diff(np.append(starts, batch.size))
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -163,11 +182,11 @@ class _Facts:
 
     @cached_property
     def pieces(self) -> _Phase:
-        return _Phase.of(self.log.piece_request, self.log.piece_end, len(self.run.requests))
+        return _Phase.of(self.log.piece_request, self.log.piece_end, self.ends, len(self.run.requests))
 
     @cached_property
     def decodes(self) -> _Phase:
-        return _Phase.of(self.log.decode_request, self.log.decode_end, len(self.run.requests))
+        return _Phase.of(self.log.decode_request, self.log.decode_end, self.ends, len(self.run.requests))
 
     @cached_property
     def prompt_served(self) -> Ticks:
@@ -177,7 +196,7 @@ class _Facts:
 
     @cached_property
     def decode_served(self) -> Ticks:
-        return np.diff(self.decodes.edges)
+        return self.decodes.count
 
     @cached_property
     def last_piece(self) -> Ticks:
@@ -248,8 +267,7 @@ def _limits(facts: _Facts) -> Iterator[str]:
         yield from _where(seats > engine.k_max, f"limits: more than k_max = {engine.k_max} requests")
     yield from _where(log.piece_tokens < 1, "limits: no token", "prompt piece")
     for name, phase in (("prompt pieces", facts.pieces), ("decode tokens", facts.decodes)):
-        longest = phase.longest((np.diff(phase.batch) == 0).astype(np.int64))
-        yield from _where(longest > 0, f"limits: two {name} of one request in one batch", "request")
+        yield from _where(phase.twice, f"limits: two {name} of one request in one batch", "request")
 
 
 def _clock(facts: _Facts) -> Iterator[str]:
@@ -333,8 +351,7 @@ def _times(facts: _Facts) -> Iterator[str]:
 
 
 def _longest_gap(facts: _Facts) -> Ticks:
-    longest = facts.decodes.longest(np.diff(facts.ends[facts.decodes.batch]))
-    return np.where(facts.complete, longest, 0)
+    return np.where(facts.complete, facts.decodes.longest, 0)
 
 
 def _totals(facts: _Facts) -> Iterator[str]:
@@ -376,7 +393,11 @@ def _little(facts: _Facts) -> Iterator[str]:
     times = _total(left - run.requests.arrival)
     ticks = np.unique(np.concatenate([run.requests.arrival, facts.finish[facts.finish != NEVER], [run.end]]))
     number = facts.present(ticks)[:-1]
-    area = int(np.dot(number.astype(object), np.diff(ticks).astype(object))) if number.size else 0
+    lasting = np.diff(ticks)
+    area = 0  # exact, beyond 64 bits too
+    for start in range(0, number.size, _PAGE // 16):
+        part = slice(start, start + _PAGE // 16)
+        area += int(np.dot(number[part].astype(object), lasting[part].astype(object)))
     if times != area:
         yield f"Little's law: the times present add up to {times} ticks, the number present to {area}"
 

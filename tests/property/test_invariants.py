@@ -1,5 +1,7 @@
 """The checker of runs: silent on every sound run, and it sees every kind of damage to one."""
 
+import tracemalloc
+
 import attrs
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.model.batch_time import Staircase
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.schedulers.registry import SCHEDULERS, parse_scheduler
-from queuetheory_llm.simulation import kernel, reference
+from queuetheory_llm.simulation import invariants, kernel, reference
 from queuetheory_llm.simulation.clock import Clock, generators
 from queuetheory_llm.simulation.invariants import CHECKED, check_run
 from queuetheory_llm.simulation.judge import claims_full_batches
@@ -47,6 +49,37 @@ def test_the_checks_are_named():
 def test_sound_runs_pass(system):
     done, engine, rule = system
     assert check_run(done, engine, rule, fills=claims_full_batches(rule)) == []
+
+
+@few
+@given(runs(), st.integers(1, 9))
+def test_pages_of_the_log_say_what_the_whole_says(system, page):
+    done, _, _ = system
+    log, count = done.log, len(done.requests)
+    for entries, ends in ((log.piece_request, log.piece_end), (log.decode_request, log.decode_end)):
+        whole = invariants._Phase.of(entries, ends, log.ends, count)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(invariants, "_PAGE", page)
+            paged = invariants._Phase.of(entries, ends, log.ends, count)
+        for field in attrs.fields_dict(invariants._Phase):
+            np.testing.assert_array_equal(getattr(paged, field), getattr(whole, field))
+
+
+def test_a_check_takes_little_memory_beside_the_log(monkeypatch):
+    """400 000 decode tokens in batches of 256, pages of a hundredth of them."""
+    engine = Engine(batch_time=Staircase(c=0, a=1, b0=256), b_max=256)
+    requests = Requests(arrival=[0] * 1000, prefill=[1] * 1000, decode=[400] * 1000)
+    rule = SCHEDULERS["sarathi"]
+    done = kernel.run(engine, rule, requests, Clock(rate=10**9), log=True)
+    assert check_run(done, engine, rule) == []  # what is imported is not counted
+    monkeypatch.setattr(invariants, "_PAGE", 4_000)
+    tracemalloc.start()
+    try:
+        assert check_run(done, engine, rule) == []
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * done.log.decode_request.size  # bytes; the log itself has 8 a token
 
 
 def test_a_run_without_a_log_cannot_be_checked():
