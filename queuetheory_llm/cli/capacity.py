@@ -27,13 +27,11 @@ from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import to_fraction
 from queuetheory_llm.files.model_file import load_model
+from queuetheory_llm.model.dispatch import require_dispatch, require_engines
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.stability import answers
 from queuetheory_llm.stability.answers import CapacityAnswer
-from queuetheory_llm.stability.parallel import DISPATCH_RULES
 from queuetheory_llm.stability.thresholds import Threshold
-
-_MOST_ENGINES = 10_000
 
 
 def capacity(
@@ -114,16 +112,13 @@ def _engines(first: Engine, others: tuple[str, ...], count: str | None) -> list[
     if others and count is not None:
         raise InvalidInput("--engines: several model files are the engines already; leave it out")
     if count is not None:
-        number_of = count_flag("--engines", count, least=1)
-        if number_of > _MOST_ENGINES:
-            raise InvalidInput(f"--engines: {count} is above {_MOST_ENGINES}; equal engines carry N times one")
-        return [first] * number_of
+        return [first] * require_engines(count_flag("--engines", count, least=1), "--engines")
     return [first, *(load_model(name).engine for name in others)]
 
 
 def _check_dispatch(machines: list[Engine], dispatch: str | None, split: str | None) -> None:
-    if dispatch is not None and dispatch not in DISPATCH_RULES:
-        raise InvalidInput(f"--dispatch: {dispatch!r} is not a dispatch rule; known: {', '.join(DISPATCH_RULES)}")
+    if dispatch is not None:
+        require_dispatch(dispatch)
     if len(machines) == 1 and (dispatch is not None or split is not None):
         raise InvalidInput("--dispatch, --split: there is one engine only; give --engines N or several model files")
 

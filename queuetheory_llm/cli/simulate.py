@@ -34,6 +34,7 @@ from queuetheory_llm.files.atomic import check_target, write_atomically
 from queuetheory_llm.files.model_file import load_model
 from queuetheory_llm.files.traces.reader import read_trace
 from queuetheory_llm.model.arrivals import Arrivals
+from queuetheory_llm.model.dispatch import require_engines
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.system import System
 from queuetheory_llm.model.trace import FirstToken, Trace, TraceArrivals
@@ -81,7 +82,7 @@ def simulate(
     first_token: FirstTokenFlag = None,
     strict: Strict = False,
     latency: Annotated[
-        bool, Parameter(negative=(), help="Insist on mean latencies: an error where the system is UNSTABLE.")
+        bool, Parameter(negative=(), help="Insist on mean latencies: an error where they are not given.")
     ] = False,
     output: Output = None,
     json: Json = False,
@@ -104,11 +105,9 @@ def simulate(
         _refuse_beside_trace(rate=rate, prefill=prefill, decode=decode, replications=None if count == 1 else "many")
     start = count_flag("--seed", seed)
     seconds = None if horizon is None else positive_flag("--horizon", horizon, flag_seconds)
-    machines = count_flag("--engines", engines, least=1)
+    machines = require_engines(count_flag("--engines", engines, least=1), "--engines")
     if machines == 1 and dispatch is not None:
         raise InvalidInput("--dispatch: there is one engine only; give --engines N")
-    if machines > 1 and batch_log is not None:
-        raise InvalidInput("--batch-log: one log holds the batches of one engine; leave out --engines")
     asked = _Asked(
         engines=machines,
         dispatch=dispatch or "random",
@@ -132,7 +131,7 @@ def simulate(
     for result in results:
         _warn(result)
     if json:
-        runs = [{**result.to_dict(), "seed": plan.seed} for result in results]
+        runs = [result.to_dict() for result in results]
         print_json("simulate", runs[0] if len(runs) == 1 else {"results": runs})
     else:
         _print(plan, results)
@@ -233,7 +232,6 @@ class _Plan:
     """What to run, whatever the rule."""
 
     title: str
-    seed: int | None
     run_rule: _RunRule
 
     def run(self, rule: Scheduler | str, *, log: bool, check: bool) -> Simulation:
@@ -266,7 +264,7 @@ def _workload_plan(system: System, asked: _Asked) -> _Plan:
 
     several = f", {asked.replications} runs" if asked.replications > 1 else ""
     title = f"{system.name}: {float(arrivals.rate):g} requests/s{asked.cluster}, seed {asked.seed}{several}"
-    return _Plan(title=title, seed=asked.seed, run_rule=run_rule)
+    return _Plan(title=title, run_rule=run_rule)
 
 
 def _with_arrivals(system: System) -> tuple[Workload, Arrivals]:
@@ -297,7 +295,7 @@ def _trace_plan(engine: Engine, trace: Trace, asked: _Asked) -> _Plan:
         )
 
     title = f"{trace.source}: {len(trace)} requests ({trace.format}) replayed{asked.cluster}"
-    return _Plan(title=title, seed=None, run_rule=run_rule)
+    return _Plan(title=title, run_rule=run_rule)
 
 
 @contextmanager

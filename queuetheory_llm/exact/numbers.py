@@ -6,7 +6,7 @@ import math
 import re
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from numbers import Rational
+from numbers import Integral, Rational
 
 import numpy as np
 
@@ -115,6 +115,19 @@ def to_count(value: Number) -> int:
     if abs(fraction) > MOST:
         raise InvalidInput(f"{value} is beyond {MOST}; check its unit")
     return fraction.numerator
+
+
+def require_whole(where: str, value: object, least: int, what: str) -> int:
+    """An argument that must be a whole number from ``least`` on, numpy's too; not a bool.
+
+    Raises
+    ------
+    InvalidInput
+        ``WHERE: VALUE is no whole number from LEAST on; give one, WHAT``.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise InvalidInput(f"{where}: {value!r} is no whole number from {least} on; give one, {what}")
+    return int(value)
 
 
 def exact_text(value: Real) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import attrs
 
 from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.exact.numbers import Number
+from queuetheory_llm.exact.numbers import Number, require_whole
 from queuetheory_llm.files.model_file import Document, parse_document, read_document
 from queuetheory_llm.files.model_writer import model_text
 from queuetheory_llm.files.schema import near_word
@@ -133,9 +133,7 @@ def _workers(n_jobs: int | None) -> int:
         from joblib import cpu_count
 
         return int(cpu_count())
-    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs < 1:
-        raise InvalidInput(f"--workers: {n_jobs!r} is no number of workers; give a whole number, at least 1")
-    return n_jobs
+    return require_whole("--workers", n_jobs, 1, "the number of processes")
 
 
 class _Kept:

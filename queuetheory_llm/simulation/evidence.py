@@ -9,9 +9,9 @@ Both tests refer to the critical case, where for work and intervals of finite va
 T is sigma sqrt(T) times a reflected Brownian motion W on [0, 1] (Whitt, Stochastic-Process Limits, 2002, chapter 9).
 Below the critical load it is stochastically smaller and returns more often, above it it is larger and returns less
 often, so the error of each test is largest there. Ratios in which sigma sqrt(T) cancels have one law at the critical
-load whatever the engine, the rule, the lengths and T: the errors below hold for every run length. They were counted on
-5 million paths of W. The first quarter of the span of arrivals is left out (28 % of the default series, in whole
-intervals).
+load whatever the engine, the lengths and T: the errors below hold for every run length. They were counted on 5 million
+paths of W by experiments/critical_law. The first quarter of the span of arrivals is left out (28 % of the default
+series, in whole intervals).
 
 *Growth*: z = increment of the excess / its standard error, the largest from batch means of the excess and of the
 backlog over 20 and over 60 windows: over windows shorter than a request stays, a burst of arrivals enters the excess
@@ -27,6 +27,16 @@ runs is held to chi-square with twice their number of degrees of freedom (RATE/v
 variable 1). For one run the level `RETURN_LEVEL` = 1e-8 asks for v <= 0.00326, about 250 relaxation times: room for
 heavy tails, whose sums are slow to become Gaussian. Increments of windows of fewer than `BATCHES_A_WINDOW` batches
 would be noise of the batch ends.
+
+*Scope*. One reflected Brownian motion is the limit of one queue with one scarce resource. Several engines that queue
+apart, behind a dispatcher that does not look, are as many queues, and the excess of all together is the sum of as many
+reflected Brownian motions: its z is larger. So each engine is scored apart, and `Evidence.together` takes the means of
+z and of 1/v: the mean of variables of one law is at most each of them in the convex order whatever their dependence,
+so P(mean > x) is at most the least E(z - t)+/(x - t), less than 1e-6 for z at `GROWTH`, and e times the level for
+RATE/v, about an exponential variable. Where engines are independent each counts as a run. Behind the shortest token
+queue backlogs stay level, and all engines together are one queue (Foschini and Salz 1978; Reiman 1984). Nothing is
+claimed of rules outside the policy space under which several queues are critical at once, nor of systems whose state
+settles in one of several classes: there a verdict is about the class that the run has reached.
 
 More runs do not make up for short ones: what is left of a start-up effect is the same in each of them. So the mean of
 z must reach `LEAST_MEAN_GROWTH`, and the harmonic mean of v may not exceed `MOST_RATIO`, whatever their number.
@@ -149,6 +159,30 @@ class Evidence:
             bounded=float(np.ptp(level)) <= float(run.requests.work.mean()) + run.tokens / run.batches + _ROUNDING,
             light=bool((2 * busy <= lasting).all()),
             full=not idle and budget is not None and _served(run, late) >= budget * batches,
+        )
+
+    @classmethod
+    def together(cls, engines: Sequence[Evidence], whole: Evidence) -> Evidence:
+        """Of a run of several engines that queue apart with equal shares, from that of each; see *Scope*.
+
+        Parameters
+        ----------
+        engines : sequence of Evidence
+        whole : Evidence
+            Of all together. The larger v counts: in turn an engine gets so regular a stream that its squared
+            increments may be those of the batch ends, and all together do not.
+        """
+        return cls(
+            seconds=min(each.seconds for each in engines),
+            batches=min(each.batches for each in engines),
+            growth=mean_growth(engines),
+            increment=sum(each.increment for each in engines),
+            least_third=sum(each.least_third for each in engines),
+            idle=any(each.idle for each in engines),
+            ratio=max(pooled_ratio(engines), whole.ratio),
+            bounded=all(each.bounded for each in engines),
+            light=all(each.light for each in engines),
+            full=any(each.full for each in engines),
         )
 
 

@@ -1,6 +1,6 @@
 """A run with its judgement: by a theorem where one applies, else by what the run shows.
 
-The only module of `simulation` that knows `stability`: theory and measurement meet here and are reported apart.
+Theory, from `stability`, and measurement meet here and are reported apart.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import attrs
 import numpy as np
 
 from queuetheory_llm.errors import InfeasibleRequest, InvalidInput, NotConverged
-from queuetheory_llm.exact.numbers import Number, exact_text, to_seconds
-from queuetheory_llm.model.arrivals import SlottedArrivals
+from queuetheory_llm.exact.numbers import Number, exact_text, require_whole, to_seconds
+from queuetheory_llm.model.arrivals import PoissonArrivals, SlottedArrivals
+from queuetheory_llm.model.dispatch import require_dispatch, require_engines
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import RequestLengths
 from queuetheory_llm.model.trace import FirstToken, Trace, TraceArrivals
@@ -24,11 +25,12 @@ from queuetheory_llm.result import Result
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
 from queuetheory_llm.schedulers.registry import scheduler_for
 from queuetheory_llm.simulation.clock import LAST_TICK, Clock, generators
+from queuetheory_llm.simulation.evidence import Evidence
 from queuetheory_llm.simulation.invariants import CHECKED, FILLS, check_run
-from queuetheory_llm.simulation.replicas import DISPATCHERS, Replicas, run_replicas
+from queuetheory_llm.simulation.replicas import run_replicas
 from queuetheory_llm.simulation.requests import Requests, fixed_times, replay, sample
 from queuetheory_llm.simulation.run import Progress, Run
-from queuetheory_llm.simulation.statistics import LATENCIES, Measured, Summary, latency, measure
+from queuetheory_llm.simulation.statistics import LATENCIES, Doubt, Measured, Summary, measure, score
 from queuetheory_llm.stability.classify import properties
 from queuetheory_llm.stability.parallel import parallel_threshold
 from queuetheory_llm.verdict import Basis, Judgement, Verdict
@@ -52,8 +54,10 @@ class Simulation(Result):
         Of the runs alone.
     contradiction : str or None
         In words, where theory and measurement exclude each other.
+    engines, dispatch, seed : int, str, int
+        Number of equal engines, how requests are spread over them, and the seed of what is random.
     first_token : {"paper", "engine"}
-        Convention of ttft and tpot, see `statistics.latencies`.
+        Convention of ttft and tpot, see `statistics.latency`.
     latency : read-only mapping of str to Summary
         "queueing", "ttft", "tpot", "max_tbt", "e2e" of the finished requests of all runs, seconds.
     means_refused : str or None
@@ -72,6 +76,9 @@ class Simulation(Result):
     judgement: Judgement
     measured: Measured
     contradiction: str | None
+    engines: int
+    dispatch: str
+    seed: int
     first_token: FirstToken
     latency: Mapping[str, Summary] = attrs.field(converter=_read_only)
     means_refused: str | None
@@ -96,12 +103,12 @@ class Simulation(Result):
         Raises
         ------
         InvalidInput
-            If the verdict is UNSTABLE and the run is not a whole trace.
+            If `means_refused`: unless the verdict is STABLE and nothing contradicts it, or the run is a whole trace.
         """
-        if self.means_refused and self.judgement.verdict is Verdict.UNSTABLE:
+        if self.means_refused:
             raise InvalidInput(
-                f"--latency: mean latencies do not exist: {self.scheduler} is UNSTABLE here "
-                f"({self.judgement.reason}); lower the rate"
+                f"--latency: {self.scheduler}: {self.means_refused} ({self.judgement.reason}); "
+                "lower the rate, or run longer where the run is to decide"
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,6 +125,9 @@ class Simulation(Result):
             "measured": self.measured.to_dict(),
             "contradiction": self.contradiction,
             "replications": len(self.runs),
+            "engines": self.engines,
+            "dispatch": self.dispatch,
+            "seed": self.seed,
             "requests": self.requests,
             "batches": sum(run.batches for run in self.runs),
             "horizon": None if self.run.until is None else self.run.clock.seconds(self.run.until),
@@ -183,8 +193,8 @@ def simulate(
     """
     rule = _rule(scheduler, engine, workload)
     cluster = _Cluster(engine, engines, dispatch)
-    _require_whole("seed", seed, 0, "the same for the same run")
-    _require_whole("replications", replications, 1, "the number of independent runs")
+    seed = _require_seed(seed)
+    replications = require_whole("replications", replications, 1, "the number of independent runs")
     if workload.arrivals is None:
         raise InvalidInput("workload: rate: missing; give the workload a rate, or --rate R")
     if isinstance(workload.arrivals, SlottedArrivals):
@@ -196,10 +206,12 @@ def simulate(
     else:
         end = _positive_seconds(horizon)
     clock = Clock.fit(generators(engine.batch_time, engine.b_max) | fixed_times(workload.arrivals), end)
-    runner = _Runner(cluster, rule, clock, clock.bound(end), log, check, replications, progress)
+    # Marks at random split a Poisson process into independent ones.
+    apart = isinstance(workload.arrivals, PoissonArrivals)
+    runner = _Runner(cluster, rule, clock, clock.bound(end), seed, log, check, replications, progress, apart)
     for rng in _streams(seed, replications):
         runner.add(sample(workload, clock, end, rng), rng)
-    measured = measure(runner.runs, runner.budget)
+    measured = measure(runner.runs, scores=runner.scores)
     judgement = judge(cluster, rule, workload, measured)
     return _report(runner, judgement, measured, first_token, notes, whole_trace=False)
 
@@ -223,23 +235,22 @@ def simulate_trace(
     The judgement is that of a stationary stream with the rate and the lengths of the trace. Parameters and errors are
     those of `simulate`; the seed is that of the random dispatch.
     """
-    rule = _rule(scheduler, engine, trace.lengths)
+    rule, seed = _rule(scheduler, engine, trace.lengths), _require_seed(seed)
     cluster = _Cluster(engine, engines, dispatch)
     end = None if horizon is None else _positive_seconds(horizon)
     clock = Clock.fit(generators(engine.batch_time, engine.b_max) | {trace.tick}, _longest(engine, trace, end))
     requests = replay(trace, clock, end)
     until = None if end is None else clock.bound(end)
-    runner = _Runner(cluster, rule, clock, until, log, check, 1, progress)
+    runner = _Runner(cluster, rule, clock, until, seed, log, check, 1, progress)
     runner.add(requests, np.random.default_rng(seed))
-    measured = measure(runner.runs, runner.budget)
+    measured = measure(runner.runs, scores=runner.scores)
     judgement = _judge_trace(cluster, rule, trace, measured)
     whole = runner.runs[0].finished == len(trace)
     return _report(runner, judgement, measured, first_token, trace.notes, whole_trace=whole)
 
 
-def _require_whole(name: str, value: object, least: int, what: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidInput(f"{name}: {value!r} is no whole number from {least} on; give one, {what}")
+def _require_seed(seed: int) -> int:
+    return require_whole("seed", seed, 0, "the same for the same run")
 
 
 def _streams(seed: int, count: int) -> list[np.random.Generator]:
@@ -258,13 +269,8 @@ class _Cluster:
     """Equal engines behind a dispatcher."""
 
     engine: Engine
-    count: int
-    dispatch: str
-
-    def __attrs_post_init__(self) -> None:
-        _require_whole("engines", self.count, 1, "the number of equal engines")
-        if self.dispatch not in DISPATCHERS:
-            raise InvalidInput(f"--dispatch: {self.dispatch!r} is not known; use {', '.join(DISPATCHERS)}")
+    count: int = attrs.field(converter=require_engines)
+    dispatch: str = attrs.field(validator=lambda _, __, rule: require_dispatch(rule))
 
     @property
     def machines(self) -> tuple[Engine, ...]:
@@ -279,11 +285,14 @@ class _Runner:
     rule: Scheduler
     clock: Clock
     until: int | None
+    seed: int
     log: bool
     check: bool
     count: int
     progress: Progress | None
+    independent: bool = False  # what is sent to the engines at random
     runs: list[Run] = attrs.field(factory=list)
+    scores: list[Evidence | Doubt] = attrs.field(factory=list)
     violations: list[str] = attrs.field(factory=list)
 
     def __attrs_post_init__(self) -> None:
@@ -293,6 +302,14 @@ class _Runner:
     def add(self, requests: Requests, rng: np.random.Generator) -> None:
         """Run these requests; ``rng`` sends them to the engines at random."""
         number, cluster = len(self.runs), self.cluster
+        parts: list[Evidence | Doubt] = []
+
+        def finished(engine: int, one: Run) -> None:
+            if self.apart:
+                parts.append(score(one, self.budget))
+            if self.check:
+                self._check(engine, one)
+
         done = run_replicas(
             cluster.engine,
             self.rule,
@@ -304,17 +321,27 @@ class _Runner:
             until=self.until,
             log=self.log or self.check,
             progress=self._share(number),
+            told=finished,
         )
-        if self.check:
-            self._check(done)
+        self.scores += self._scores(done.total, parts)
         self.runs.append(done.total if self.log else attrs.evolve(done.total, log=None))
 
-    def _check(self, done: Replicas) -> None:
-        fills = FILLS in self.checked
-        for engine, one in enumerate(done.runs):
-            place = f"run {len(self.runs)}: " * (self.count > 1) + f"engine {engine}: " * (self.cluster.count > 1)
-            found = check_run(one, self.cluster.engine, self.rule, fills=fills)
-            self.violations += [f"{place}{fault}" for fault in found]
+    def _check(self, engine: int, one: Run) -> None:
+        place = f"run {len(self.runs)}: " * (self.count > 1) + f"engine {engine}: " * (self.cluster.count > 1)
+        found = check_run(one, self.cluster.engine, self.rule, fills=FILLS in self.checked)
+        self.violations += [f"{place}{fault}" for fault in found]
+
+    @property
+    def apart(self) -> bool:
+        """Whether engines are scored one by one; behind the shortest token queue several are one queue."""
+        return self.cluster.count == 1 or self.cluster.dispatch != "token-queue"
+
+    def _scores(self, total: Run, engines: list[Evidence | Doubt]) -> list[Evidence | Doubt]:
+        """The independent scores that one run brings."""
+        if self.cluster.count == 1 or (self.independent and self.cluster.dispatch == "random"):
+            return engines
+        whole = score(total, None if self.budget is None else self.cluster.count * self.budget)
+        return [_together(engines, whole) if engines else whole]
 
     @property
     def checked(self) -> tuple[str, ...]:
@@ -323,13 +350,20 @@ class _Runner:
 
     @property
     def budget(self) -> int | None:
-        """Tokens of a full batch on every engine, where the rule says."""
-        cluster = self.cluster
-        return cluster.count * self.rule.budget(cluster.engine.b_max) if isinstance(self.rule, Policy) else None
+        """Tokens of a full batch, where the rule says."""
+        return self.rule.budget(self.cluster.engine.b_max) if isinstance(self.rule, Policy) else None
 
     def _share(self, number: int) -> Progress | None:
         told = self.progress
         return None if told is None else lambda share: told((number + share) / self.count)
+
+
+def _together(engines: list[Evidence | Doubt], whole: Evidence | Doubt) -> Evidence | Doubt:
+    """The score of a run whose engines may depend on one another; what one of them cannot say, the run cannot."""
+    found = [each for each in engines if isinstance(each, Evidence)]
+    if not isinstance(whole, Evidence):
+        return whole
+    return next((each for each in engines if not isinstance(each, Evidence)), None) or Evidence.together(found, whole)
 
 
 def judge(cluster: _Cluster, scheduler: Scheduler, workload: Workload, measured: Measured) -> Judgement:
@@ -384,7 +418,7 @@ def _report(
         )
     elif not whole_trace and contradiction is not None:
         refused = "mean latencies depend on the run length unless the system is STABLE; theory and run contradict"
-    summaries = {name: Summary.of(*(latency(run, name, first_token) for run in runner.runs)) for name in LATENCIES}
+    summaries = {name: Summary.of_runs(runner.runs, name, first_token) for name in LATENCIES}
     if refused:
         summaries = {name: summary.without_means() for name, summary in summaries.items()}
     return Simulation(
@@ -393,6 +427,9 @@ def _report(
         judgement=judgement,
         measured=measured,
         contradiction=contradiction,
+        engines=runner.cluster.count,
+        dispatch=runner.cluster.dispatch,
+        seed=runner.seed,
         first_token=first_token,
         latency=summaries,
         means_refused=refused,

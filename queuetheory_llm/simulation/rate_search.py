@@ -19,7 +19,7 @@ from fractions import Fraction
 import attrs
 
 from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.exact.numbers import Number, to_fraction
+from queuetheory_llm.exact.numbers import Number, require_whole, to_fraction
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Scheduler
@@ -125,15 +125,14 @@ def search_rate(
 
 
 def _check(width: float, confidence: float, seed: int, max_requests: int | None) -> None:
+    require_whole("seed", seed, 0, "the same for the same run")
+    if max_requests is not None:
+        require_whole("max_requests", max_requests, 1, "after which no further run starts")
     faults = []
     if not 1e-4 <= width <= 0.5:
         faults.append(f"width: {width:g} is outside 0.0001 .. 0.5; it is relative to the rate")
     if not 0.5 <= confidence < 1:
         faults.append(f"confidence: {confidence:g} is outside 0.5 .. 1")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        faults.append(f"seed: {seed!r} is no whole number from 0 on; give one, the same for the same run")
-    if max_requests is not None and max_requests < 1:
-        faults.append(f"max_requests: {max_requests} is below 1")
     if faults:
         raise InvalidInput(faults)
 

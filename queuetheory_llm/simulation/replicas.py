@@ -7,13 +7,15 @@ equals is taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
 import numpy as np
 
 from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.model.dispatch import DISPATCH_RULES, require_dispatch, require_engines
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
 from queuetheory_llm.simulation.clock import Clock
@@ -23,6 +25,9 @@ from queuetheory_llm.simulation.runner import run
 
 #: Chooses an engine, by number from 0, for each request.
 Dispatcher = Callable[[Engine, Scheduler, Requests, Clock, int, np.random.Generator], Ticks]
+
+#: Told the number of an engine and its run.
+Told = Callable[[int, Run], None]
 
 _SUMMED = ("backlog", "waiting", "decoding")
 _CLOCKS = ("batches", "busy")  # a request sees the batches of one engine
@@ -54,8 +59,7 @@ def _token_queue(
     return kernel.join_token_queues(engine, scheduler, requests, clock, count)
 
 
-#: The dispatchers by name.
-DISPATCHERS: dict[str, Dispatcher] = {"random": _random, "round-robin": _round_robin, "token-queue": _token_queue}
+_DISPATCHERS: dict[str, Dispatcher] = dict(zip(DISPATCH_RULES, (_random, _round_robin, _token_queue), strict=True))
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -66,15 +70,12 @@ class Replicas:
     ----------
     engine_of : int64 array of shape (n,)
         The engine of each request, from 0.
-    runs : tuple of Run
-        Of each engine, with its own requests.
     total : Run
         Of all requests together: times in order of arrival, totals and series summed over engines (batches and busy
         ticks of the series are means over engines, rounded down), without a log.
     """
 
     engine_of: Ticks
-    runs: tuple[Run, ...]
     total: Run
 
 
@@ -91,6 +92,7 @@ def run_replicas(
     log: bool = False,
     watch: Ticks | None = None,
     progress: Progress | None = None,
+    told: Told | None = None,
 ) -> Replicas:
     """Run ``count`` equal engines under one rule behind a dispatcher.
 
@@ -99,52 +101,76 @@ def run_replicas(
     engine, scheduler, requests, clock, until, log, watch, progress
         As in `reference.run`.
     count : int
-        Number of engines, at least 1.
+        Number of engines, 1 to `MOST_ENGINES`.
     dispatch : {"random", "round-robin", "token-queue"}
     rng : numpy.random.Generator
         Used by the random dispatch alone.
+    told : callable, optional
+        Told the number, from 0, and the run of each engine when it has finished, with its own requests; runs are not
+        kept, so that thousands of engines need no memory of their own.
 
     Raises
     ------
     InvalidInput
-        If there is no engine, the dispatcher is unknown or cannot see into the rule; and as `reference.run`.
+        If the number of engines is out of range, the dispatcher is unknown or cannot see into the rule; and as
+        `reference.run`.
     """
-    if count < 1:
-        raise InvalidInput(f"engines: {count} is below 1; a system has at least one")
-    if dispatch not in DISPATCHERS:
-        raise InvalidInput(f"--dispatch: {dispatch!r} is not a dispatch rule; known: {', '.join(DISPATCHERS)}")
+    require_engines(count)
+    require_dispatch(dispatch)
     requests.require_feasible(scheduler, engine)
     if count == 1:
         alone = run(engine, scheduler, requests, clock, until=until, log=log, watch=watch, progress=progress)
-        return Replicas(engine_of=np.zeros(len(requests), dtype=np.int64), runs=(alone,), total=alone)
-    engine_of = DISPATCHERS[dispatch](engine, scheduler, requests, clock, count, rng)
+        if told is not None:
+            told(0, alone)
+        return Replicas(engine_of=np.zeros(len(requests), dtype=np.int64), total=alone)
+    engine_of = _DISPATCHERS[dispatch](engine, scheduler, requests, clock, count, rng)
     ticks = watched(requests, until) if watch is None else watch
-    parts = [np.flatnonzero(engine_of == number) for number in range(count)]
+    total = _Total(requests, clock, until, ticks, count)
+    order = np.argsort(engine_of, kind="stable")
+    ends = np.searchsorted(engine_of[order], np.arange(count), side="right")
+    for number, own in enumerate(np.split(order, ends[:-1])):
+        share = None if progress is None else partial(_share, progress, number, count)
+        one = run(engine, scheduler, requests.take(own), clock, until=until, log=log, watch=ticks, progress=share)
+        total.add(own, one)
+        if told is not None:
+            told(number, one)
+    return Replicas(engine_of=engine_of, total=total.run())
 
-    def one(number: int) -> Run:
-        share = None if progress is None else lambda done: progress((number + done) / count)
-        own = requests.take(parts[number])
-        return run(engine, scheduler, own, clock, until=until, log=log, watch=ticks, progress=share)
 
-    runs = tuple(one(number) for number in range(count))
-    return Replicas(engine_of=engine_of, runs=runs, total=_total(requests, parts, runs))
+def _share(progress: Progress, number: int, count: int, done: float) -> None:
+    progress((number + done) / count)
 
 
-def _total(requests: Requests, parts: Sequence[Ticks], runs: Sequence[Run]) -> Run:
-    times: dict[str, Any] = {field: np.full(len(requests), NEVER, dtype=np.int64) for field in _PER_REQUEST}
-    for part, one in zip(parts, runs, strict=True):
-        for field, values in times.items():
-            values[part] = getattr(one, field)
-    series = {field: np.sum([getattr(one.series, field) for one in runs], axis=0) for field in _SUMMED}
-    series |= {field: np.sum([getattr(one.series, field) for one in runs], axis=0) // len(runs) for field in _CLOCKS}
-    return Run(
-        clock=runs[0].clock,
-        requests=requests,
-        until=runs[0].until,
-        **times,
-        series=Series(ticks=runs[0].series.ticks, **series),
-        batches=sum(one.batches for one in runs),
-        tokens=sum(one.tokens for one in runs),
-        busy=sum(one.busy for one in runs),
-        last=max(one.last for one in runs),
-    )
+class _Total:
+    """The sums over the engines so far."""
+
+    def __init__(self, requests: Requests, clock: Clock, until: int | None, ticks: Ticks, count: int) -> None:
+        self.requests, self.clock, self.until, self.ticks, self.count = requests, clock, until, ticks, count
+        self.times: dict[str, Any] = {field: np.full(len(requests), NEVER, dtype=np.int64) for field in _PER_REQUEST}
+        self.series = {field: np.zeros(ticks.size, dtype=np.int64) for field in (*_SUMMED, *_CLOCKS)}
+        self.batches = self.tokens = self.busy = self.last = 0
+
+    def add(self, own: Ticks, one: Run) -> None:
+        """The run of one engine with the requests at the places ``own``."""
+        for field, values in self.times.items():
+            values[own] = getattr(one, field)
+        for field, values in self.series.items():
+            values += getattr(one.series, field)
+        self.batches += one.batches
+        self.tokens += one.tokens
+        self.busy += one.busy
+        self.last = max(self.last, one.last)
+
+    def run(self) -> Run:
+        series = self.series | {field: self.series[field] // self.count for field in _CLOCKS}
+        return Run(
+            clock=self.clock,
+            requests=self.requests,
+            until=self.until,
+            **self.times,
+            series=Series(ticks=self.ticks, **series),
+            batches=self.batches,
+            tokens=self.tokens,
+            busy=self.busy,
+            last=self.last,
+        )

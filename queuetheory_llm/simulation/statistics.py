@@ -36,7 +36,7 @@ from queuetheory_llm.simulation.evidence import (
     returns,
 )
 from queuetheory_llm.simulation.requests import Requests, Ticks
-from queuetheory_llm.simulation.run import INTERVALS, NEVER, Run, Series, span
+from queuetheory_llm.simulation.run import INTERVALS, NEVER, Run, Series, span, watched
 from queuetheory_llm.verdict import Verdict
 
 Floats = NDArray[np.float64]
@@ -111,7 +111,18 @@ def second_half(run: Run) -> tuple[int, int]:
     return (first + last) // 2, last
 
 
-def measure(runs: Run | Sequence[Run], budget: int | None = None) -> Measured:
+#: Why a run cannot speak, and the seconds of one that could where that is known.
+Doubt = tuple[str, float | None]
+
+
+def score(run: Run, budget: int | None = None) -> Evidence | Doubt:
+    """What the excess of a run shows, or why it cannot speak; ``budget`` is the size of a full batch."""
+    return _too_short(run) or Evidence.of(run, budget)
+
+
+def measure(
+    runs: Run | Sequence[Run], budget: int | None = None, scores: Sequence[Evidence | Doubt] | None = None
+) -> Measured:
     """Drift and measured verdict of one run, or of independent runs of one system over the same span.
 
     The span of arrivals is [0, until), or from the first to the last arrival for a run without ``until``.
@@ -122,6 +133,8 @@ def measure(runs: Run | Sequence[Run], budget: int | None = None) -> Measured:
     budget : int, optional
         Tokens of a full batch. A regular stream at exactly the limit keeps the backlog bounded with every batch full;
         only with the budget is it told from one below the limit, and left UNDECIDED.
+    scores : sequence of Evidence or Doubt, optional
+        Independent; by default those of the runs. A run of several engines that queue apart has more than one.
     """
     each = [runs] if isinstance(runs, Run) else list(runs)
     nothing = next(filter(None, map(_nothing, each)), None)
@@ -129,11 +142,13 @@ def measure(runs: Run | Sequence[Run], budget: int | None = None) -> Measured:
         return Measured(verdict=Verdict.UNDECIDED, drift=None, reason=f"{nothing}: there is no drift")
     method = "batch means" if len(each) == 1 else "replications"
     drift = drift_of(each)
-    doubts = [doubt for doubt in map(_too_short, each) if doubt is not None]
-    if doubts:
+    if scores is None:
+        scores = [score(run, budget) for run in each]
+    found = [one for one in scores if isinstance(one, Evidence)]
+    if doubts := [one for one in scores if not isinstance(one, Evidence)]:
         reason, seconds = max(doubts, key=lambda doubt: doubt[1] or 0)
         return Measured(verdict=Verdict.UNDECIDED, drift=drift, reason=reason, method=method, decides_in=seconds)
-    return _decide(drift, [Evidence.of(run, budget) for run in each], method)
+    return _decide(drift, found, method)
 
 
 def _nothing(run: Run) -> str | None:
@@ -142,6 +157,8 @@ def _nothing(run: Run) -> str | None:
         return "nothing is served"
     if not run.series.span:
         return "all requests arrive at one instant"
+    if not np.array_equal(run.series.ticks, watched(run.requests, run.until)):
+        return "the time series is of chosen ticks, a verdict takes the default one"
     return None if run.series.ticks.size > INTERVALS else "the run is shorter than its clock can divide"
 
 
@@ -170,7 +187,7 @@ def _levels(half: Series, windows: int) -> Ticks:
     return half.backlog[:: (half.ticks.size - 1) // windows]
 
 
-def _too_short(run: Run) -> tuple[str, float | None] | None:
+def _too_short(run: Run) -> Doubt | None:
     """Why the run cannot speak, and the seconds of one that could."""
     series = run.series
     seconds = run.clock.seconds(series.span)
@@ -335,7 +352,8 @@ class Summary:
     mean, p50, p90, p95, p99 : float or None
         Of all of them. None when ``count`` is 0; ``mean`` also where a mean does not exist.
     steady : Estimate or None
-        The stationary mean, warm-up removed; None where there is none or the requests are too few.
+        The stationary mean, warm-up removed and what arrives from the oldest unfinished request on: of the requests
+        that arrive last only the short ones are finished. None where there is none or the requests are too few.
     """
 
     count: int
@@ -347,12 +365,19 @@ class Summary:
     steady: Estimate | None = None
 
     @classmethod
-    def of(cls, *samples: Floats) -> Summary:
-        """Summary of the values of one run, or pooled over several; percentiles interpolated linearly."""
+    def of_runs(cls, runs: Sequence[Run], name: str, first_token: str) -> Summary:
+        """Summary of one latency of the finished requests of one run, or of independent runs; see `latency`."""
+        samples = [latency(run, name, first_token) for run in runs]
+        settled = [latency(run, name, first_token, settled=True) for run in runs]
+        return cls.of(samples, settled)
+
+    @classmethod
+    def of(cls, samples: Sequence[Floats], settled: Sequence[Floats]) -> Summary:
+        """Summary of the values of the runs, pooled; percentiles interpolated linearly, ``steady`` from ``settled``."""
         count = sum(values.size for values in samples)
         if not count:
             return cls(count=0, mean=None, p50=None, p90=None, p95=None, p99=None)
-        steady = estimate_mean(samples)
+        steady = estimate_mean(settled)
         pooled = np.concatenate(samples)
         mean = float(pooled.mean())
         p50, p90, p95, p99 = (float(each) for each in np.percentile(pooled, [50, 90, 95, 99], overwrite_input=True))
@@ -371,7 +396,7 @@ class Summary:
 LATENCIES = ("queueing", "ttft", "tpot", "max_tbt", "e2e")
 
 
-def latency(run: Run, name: str, first_token: str) -> Floats:
+def latency(run: Run, name: str, first_token: str, *, settled: bool = False) -> Floats:
     """One latency of the finished requests in seconds, in order of arrival.
 
     Parameters
@@ -385,6 +410,8 @@ def latency(run: Run, name: str, first_token: str) -> Floats:
         "paper" (Dai et al. 2025): a request of v_d decode tokens has v_d outputs, the first at the end of the batch
         with the first decode token; with v_d = 0 it has no output and no ttft. "engine": the last prompt chunk emits
         the first of v_d + 1 outputs; a request without a prompt has no such chunk, and is counted as in the paper.
+    settled : bool
+        Only of the requests before the first one that is unfinished.
 
     Raises
     ------
@@ -397,14 +424,12 @@ def latency(run: Run, name: str, first_token: str) -> Floats:
     if first_token == "engine":
         emits = run.requests.prefill > 0
         outputs, first = outputs + emits, np.where(emits, run.last_prefill, first)
-    chosen = (run.finish != NEVER) & (outputs >= _OUTPUTS[name])
+    finished = run.finish != NEVER
+    chosen = finished & (outputs >= _OUTPUTS[name])
+    if settled and not finished.all():
+        chosen[np.argmin(finished) :] = False
     times = _TIMES[name](run, first, outputs, chosen)
     return np.asarray(times / run.clock.rate, dtype=np.float64)
-
-
-def latencies(run: Run, first_token: str) -> dict[str, Floats]:
-    """All of `LATENCIES`; see `latency`."""
-    return {name: latency(run, name, first_token) for name in LATENCIES}
 
 
 Flags = NDArray[np.bool_]

@@ -23,7 +23,7 @@ import attrs
 
 from queuetheory_llm import __version__
 from queuetheory_llm.errors import InvalidInput, QueueTheoryError
-from queuetheory_llm.exact.numbers import Number, to_seconds
+from queuetheory_llm.exact.numbers import Number, require_whole, to_seconds
 from queuetheory_llm.model.system import System
 from queuetheory_llm.model.trace import FirstToken, TraceArrivals
 from queuetheory_llm.result import Result, html_table
@@ -113,8 +113,7 @@ class Plan:
         _require_distinct("--scheduler", [name_of(rule) for rule in rules])
         if not rules:
             raise InvalidInput("--scheduler: none is given; name at least one")
-        if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
-            raise InvalidInput(f"--seeds: {seeds!r} is no number of seeds; give a whole number, at least 1")
+        seeds = require_whole("--seeds", seeds, 1, "the number of seeds")
         seconds = None if horizon is None else to_seconds(horizon)
         if seconds is not None and seconds <= 0:
             raise InvalidInput(f"--horizon: {horizon} is not positive; give the seconds to simulate")
@@ -214,7 +213,9 @@ def _simulate(task: Task, system: System) -> Simulation:
     if isinstance(workload.arrivals, TraceArrivals):
         trace = workload.arrivals.trace
         convention: FirstToken = "paper" if "paper" in (trace.first_token, task.first_token) else "engine"
-        return simulate_trace(system.engine, rule, trace, horizon=task.horizon, first_token=convention)
+        return simulate_trace(
+            system.engine, rule, trace, horizon=task.horizon, seed=task.point.seed, first_token=convention
+        )
     return simulate(
         system.engine,
         rule,

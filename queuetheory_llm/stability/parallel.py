@@ -17,12 +17,11 @@ import attrs
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import Real
 from queuetheory_llm.model.arrivals import GammaInterval, PoissonArrivals, RenewalArrivals
+from queuetheory_llm.model.dispatch import require_dispatch
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Policy
 from queuetheory_llm.stability.thresholds import Threshold, threshold
-
-DISPATCH_RULES = ("random", "round-robin", "token-queue")
 
 
 def parallel_threshold(
@@ -53,8 +52,7 @@ def parallel_threshold(
     """
     if not engines:
         raise InvalidInput("engines: none given; a system has at least one")
-    if dispatch not in DISPATCH_RULES:
-        raise InvalidInput(f"--dispatch: {dispatch!r} is not a dispatch rule; known: {', '.join(DISPATCH_RULES)}")
+    require_dispatch(dispatch)
     if split is not None and dispatch != "random":
         raise InvalidInput("--split: only the random dispatch has a split; drop it or use --dispatch random")
     # Under the token queue what arrives at an engine depends on the queues, and what is leveled is tokens.

@@ -156,7 +156,7 @@ def test_overload_has_percentiles_and_no_means(model, capsys):
 def test_overload_asked_for_means_is_an_error_and_writes_nothing(model, tmp_path, capsys):
     log = tmp_path / "log.jsonl"
     err = refused(capsys, model, "--rate", "100", "--horizon", "60", "--latency", "--batch-log", str(log), "--json")
-    assert "mean latencies do not exist" in err
+    assert "it is UNSTABLE" in err
     assert not log.exists()
 
 
@@ -187,6 +187,12 @@ def test_rates_and_horizons_that_are_none(flag, value, model, capsys):
         (["--horizon", "10", "--series", "no-such-folder/x.csv"], "no-such-folder"),
         (["-o", "x.jpg"], "x.jpg: has an unknown ending"),
         (["--horizon", "10", "-o", "no-such-folder/x.svg"], "no-such-folder"),
+        (["--engines", "100000"], "--engines: 100000 is above 10000"),
+        (["--engines", "2", "--dispatch", "best", "--horizon", "1"], "--dispatch: 'best' is not a dispatch rule"),
+        (
+            ["--engines", "2", "--batch-log", "x.jsonl", "--horizon", "1"],
+            "--batch-log: one log holds the batches of one",
+        ),
         (["--trace", "no-such.csv"], "no-such.csv"),
         (["--trace", "no-such.csv", "--rate", "1"], "--rate"),
         (["--trace", "no-such.csv", "--prefill", "1"], "--prefill: a trace has its own lengths"),

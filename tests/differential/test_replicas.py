@@ -8,19 +8,20 @@ from systems import assert_same, some_system
 
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.model.batch_time import Staircase
+from queuetheory_llm.model.dispatch import DISPATCH_RULES
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.schedulers.policy import Batch
 from queuetheory_llm.schedulers.registry import SCHEDULERS, parse_scheduler
 from queuetheory_llm.simulation import reference
 from queuetheory_llm.simulation.clock import Clock
-from queuetheory_llm.simulation.replicas import DISPATCHERS, run_replicas
+from queuetheory_llm.simulation.replicas import run_replicas
 from queuetheory_llm.simulation.requests import Requests
 
 
-def split(system, count, dispatch, seed=0):
+def split(system, count, dispatch, seed=0, told=None):
     engine, rule, requests, clock, until = system
     rng = np.random.default_rng(seed)
-    return run_replicas(engine, rule, requests, clock, count=count, dispatch=dispatch, rng=rng, until=until)
+    return run_replicas(engine, rule, requests, clock, count=count, dispatch=dispatch, rng=rng, until=until, told=told)
 
 
 def by_token_queues(system, count):
@@ -47,23 +48,26 @@ def test_the_token_queue_sends_to_the_engine_with_the_fewest_tokens(name):
         assert [np.flatnonzero(found.engine_of == number).tolist() for number in range(3)] == by_token_queues(system, 3)
 
 
-@pytest.mark.parametrize("dispatch", DISPATCHERS)
+@pytest.mark.parametrize("dispatch", DISPATCH_RULES)
 def test_each_engine_runs_its_own_requests_and_the_total_is_their_sum(dispatch):
     system = some_system(random.Random(5), "sarathi")
     engine, rule, requests, clock, until = system
-    found = split(system, 3, dispatch)
-    assert sorted(len(run.requests) for run in found.runs) == sorted(np.bincount(found.engine_of, minlength=3))
-    for number, ours in enumerate(found.runs):
+    runs = []
+    found = split(system, 3, dispatch, told=lambda number, run: runs.append((number, run)))
+    assert [number for number, _ in runs] == [0, 1, 2]
+    runs = [run for _, run in runs]
+    assert sorted(len(run.requests) for run in runs) == sorted(np.bincount(found.engine_of, minlength=3))
+    for number, ours in enumerate(runs):
         own = requests.take(np.flatnonzero(found.engine_of == number))
         watch = ours.series.ticks
         assert_same(ours, reference.run(engine, rule, own, clock, until=until, watch=watch))
         np.testing.assert_array_equal(found.total.finish[found.engine_of == number], ours.finish)
-    assert found.total.tokens == sum(run.tokens for run in found.runs)
-    np.testing.assert_array_equal(found.total.series.backlog, sum(run.series.backlog for run in found.runs))
+    assert found.total.tokens == sum(run.tokens for run in runs)
+    np.testing.assert_array_equal(found.total.series.backlog, sum(run.series.backlog for run in runs))
     assert found.total.series.backlog[0] + found.total.tokens >= 0
 
 
-@pytest.mark.parametrize("dispatch", DISPATCHERS)
+@pytest.mark.parametrize("dispatch", DISPATCH_RULES)
 def test_one_engine_is_the_engine_alone(dispatch):
     system = some_system(random.Random(8), "orca")
     engine, rule, requests, clock, until = system
@@ -96,8 +100,10 @@ def test_the_queues_of_the_dispatcher_grow_as_they_must(name):
 
 def test_bad_input():
     system = some_system(random.Random(1), "sarathi")
-    with pytest.raises(InvalidInput, match="engines: 0 is below 1"):
+    with pytest.raises(InvalidInput, match="engines: 0 is no whole number from 1 on"):
         split(system, 0, "random")
+    with pytest.raises(InvalidInput, match="engines: 10001 is above 10000"):
+        split(system, 10_001, "random")
     with pytest.raises(InvalidInput, match="known: random, round-robin, token-queue"):
         split(system, 2, "shortest")
 

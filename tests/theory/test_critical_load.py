@@ -113,6 +113,17 @@ def test_growth_must_last_and_keep_the_engine_busy():
     assert not grows([evidence(growth=1.9)] * 1000)  # a start-up effect is the same in all of them
 
 
+def test_engines_that_depend_on_one_another_count_as_one():
+    """Copies of one engine are no more evidence than it is; all together must return too."""
+    one = evidence(growth=5.4, ratio=0.004)
+    for engines in ([one], [one] * 64):
+        assert Evidence.together(engines, one).growth == pytest.approx(5.4)
+        assert Evidence.together(engines, one).ratio == pytest.approx(0.004)
+    assert Evidence.together([one] * 64, evidence(ratio=0.1)).ratio == 0.1
+    assert Evidence.together([one, evidence(idle=True)], one).idle
+    assert not Evidence.together([evidence(bounded=True), one], one).bounded
+
+
 def test_more_runs_need_less_of_each_down_to_a_bound():
     growth = [growth_needed(count) for count in (1, 2, 5, 20, 1000)]
     ratio = [ratio_needed(count) for count in (1, 2, 5, 20, 1000)]

@@ -13,6 +13,7 @@ from queuetheory_llm.exact.numbers import (
     common_denominator,
     duration_text,
     exact_text,
+    require_whole,
     to_count,
     to_fraction,
     to_seconds,
@@ -160,3 +161,16 @@ def test_a_decimal_duration_is_printed_as_a_decimal(number, digits):
     assert text.endswith(" ms")
     assert "/" not in text
     assert Fraction(text.removesuffix(" ms")) == value
+
+
+@pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)], ids=repr)
+def test_whole_numbers_of_any_kind(value):
+    found = require_whole("count", value, 3, "the number of them")
+    assert type(found) is int
+    assert found == 3
+
+
+@pytest.mark.parametrize("value", [2, True, np.True_, 3.0, "3", None, [3], Fraction(3)], ids=repr)
+def test_what_is_no_whole_number_from_3_on(value):
+    with pytest.raises(InvalidInput, match=r"^count: .* is no whole number from 3 on; give one, the number of them$"):
+        require_whole("count", value, 3, "the number of them")

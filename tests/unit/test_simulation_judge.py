@@ -1,5 +1,6 @@
 """Theory and measurement side by side."""
 
+import json
 from fractions import Fraction
 
 import attrs
@@ -15,6 +16,7 @@ from queuetheory_llm.model.trace import Trace
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Batch
 from queuetheory_llm.schedulers.registry import parse_scheduler
+from queuetheory_llm.simulation.evidence import GROWTH_AT_CRITICAL
 from queuetheory_llm.simulation.judge import default_horizon, find_contradiction, simulate, simulate_trace
 from queuetheory_llm.simulation.requests import Requests
 from queuetheory_llm.simulation.statistics import Measured, measure
@@ -59,7 +61,7 @@ def test_the_run_judges_where_no_theorem_does():
     assert light.judgement.load is None
     heavy = simulate(ENGINE, NewestFirst(), poisson(40), horizon=100)
     assert heavy.judgement.verdict is heavy.measured.verdict is Verdict.UNSTABLE
-    with pytest.raises(InvalidInput, match="mean latencies do not exist"):
+    with pytest.raises(InvalidInput, match=r"^--latency: newest-first: .* it is UNSTABLE"):
         heavy.require_means()
 
 
@@ -75,7 +77,13 @@ def test_means_are_given_for_stable_systems_and_whole_traces_only():
     critical = simulate(ENGINE, SARATHI, poisson(50), horizon=20)
     assert "CRITICAL" in critical.means_refused
     assert all(each.mean is None for each in critical.latency.values())
-    critical.require_means()  # no error: only what is UNSTABLE has no means at all
+    with pytest.raises(InvalidInput, match=r"^--latency: sarathi: .* it is CRITICAL"):
+        critical.require_means()
+    undecided = simulate(ENGINE, NewestFirst(), poisson(20), horizon=5)
+    with pytest.raises(InvalidInput, match="it is UNDECIDED"):
+        undecided.require_means()
+    with pytest.raises(InvalidInput, match="contradict"):
+        attrs.evolve(undecided, means_refused="theory and run contradict").require_means()
 
 
 def trace_of(arrivals):
@@ -99,7 +107,7 @@ def test_a_whole_trace_has_its_means_even_in_overload():
     assert found.requests == {"arrived": 200, "finished": 200, "present": 0}
     cut = simulate_trace(ENGINE, SARATHI, trace_of([10 * index for index in range(200)]), horizon="1 s")
     assert cut.requests["arrived"] == 100
-    with pytest.raises(InvalidInput, match="do not exist"):
+    with pytest.raises(InvalidInput, match="UNSTABLE"):
         cut.require_means()
 
 
@@ -262,6 +270,31 @@ def test_several_engines_carry_what_their_dispatcher_lets_them(dispatch):
     assert heavy.measured.drift.mean == pytest.approx(30 * 8, rel=0.1)
 
 
+def test_what_was_run_is_in_the_answer_and_numpy_numbers_are_numbers():
+    found = simulate(
+        ENGINE, SARATHI, poisson(20), horizon=2, engines=np.int64(2), dispatch="round-robin", seed=np.int64(7),
+        replications=np.int64(2),
+    )  # fmt: skip
+    said = json.loads(json.dumps(found.to_dict()))
+    assert {name: said[name] for name in ("engines", "dispatch", "seed", "replications")} == {
+        "engines": 2, "dispatch": "round-robin", "seed": 7, "replications": 2
+    }  # fmt: skip
+    with pytest.raises(InvalidInput, match=r"^seed: "):
+        simulate_trace(ENGINE, SARATHI, trace_of([0, 5]), seed=-1)
+
+
+def test_engines_that_queue_apart_are_scored_apart():
+    """Exactly at the limit the sum over 64 engines grows as if it had a drift; each of them does not."""
+    single = Engine(batch_time=Staircase(c=0, a=1, b0=1), b_max=1)
+    workload = poisson(64, prefill=1, decode=0)
+    found = [simulate(single, SARATHI, workload, engines=64, horizon=3000, seed=seed) for seed in range(2)]
+    assert all(measure(each.run).growth > 2.4 for each in found)  # P < .01 for one queue
+    assert all(abs(each.measured.growth - GROWTH_AT_CRITICAL) < 4 * 0.7 / 8 for each in found)
+    assert all(each.measured.verdict is Verdict.UNDECIDED for each in found)
+    turns = simulate(single, SARATHI, workload, engines=64, dispatch="round-robin", horizon=3000)
+    assert turns.measured.verdict is Verdict.UNDECIDED
+
+
 def test_the_shortest_queue_waits_less_than_turns_and_turns_less_than_chance():
     """Single servers of one token a second, requests of random length, load .9."""
     single = Engine(batch_time=Staircase(c=0, a=1, b0=1), b_max=1)
@@ -287,8 +320,12 @@ def test_adaptive_rules_are_made_for_the_engine_and_the_lengths():
     ("options", "fault"),
     [
         ({"engines": 0}, "engines: 0 is no whole number from 1 on"),
+        ({"engines": 10_001}, "engines: 10001 is above 10000"),
         ({"engines": True}, "engines: True is no whole number"),
-        ({"engines": 2, "dispatch": "best"}, "--dispatch: 'best' is not known; use random, round-robin, token-queue"),
+        (
+            {"engines": 2, "dispatch": "best"},
+            "--dispatch: 'best' is not a dispatch rule; known: random, round-robin, token-queue",
+        ),
         ({"engines": 2, "log": True}, "--batch-log: one log holds the batches of one engine"),
     ],
 )

@@ -17,10 +17,10 @@ from queuetheory_llm.simulation.clock import Clock, generators
 from queuetheory_llm.simulation.requests import Requests, fixed_times, sample
 from queuetheory_llm.simulation.runner import run
 from queuetheory_llm.simulation.statistics import (
+    LATENCIES,
     Summary,
     effective_number,
     estimate_mean,
-    latencies,
     latency,
     lifetime,
     measure,
@@ -107,6 +107,9 @@ def test_one_instant_has_no_drift():
     found = measure(run(ONE, parse_scheduler("orca"), requests, SECOND))
     assert found.verdict is Verdict.UNDECIDED
     assert found.reason == "all requests arrive at one instant: there is no drift"
+    watch = np.arange(0, 10**10, 10**6)
+    chosen = measure(run(ONE, parse_scheduler("orca"), requests, SECOND, until=10**10, watch=watch))
+    assert chosen.reason.startswith("the time series is of chosen ticks, a verdict takes the default one")
     short = measure(run(ONE, parse_scheduler("orca"), requests, SECOND, until=100))
     assert short.reason == "the run is shorter than its clock can divide: there is no drift"
     empty = Requests(arrival=[], prefill=[], decode=[])
@@ -132,16 +135,16 @@ def test_first_tokens_of_the_paper_and_of_the_engine(small_run):
         ([], [0, 3]),
         ([], [0]),
     ]
-    paper = {name: values.tolist() for name, values in latencies(small_run, "paper").items()}
+    paper = {name: latency(small_run, name, "paper").tolist() for name in LATENCIES}
     assert paper == {
         "queueing": [0, 0, 1, 2], "ttft": [3, 1, 4], "tpot": [1, 1], "max_tbt": [1, 1], "e2e": [5, 2, 2, 4]
     }  # fmt: skip
-    engine = {name: values.tolist() for name, values in latencies(small_run, "engine").items()}
+    engine = {name: latency(small_run, name, "engine").tolist() for name in LATENCIES}
     assert engine == {
         "queueing": [0, 0, 1, 2], "ttft": [2, 1, 2, 3], "tpot": [1, 1, 1], "max_tbt": [1, 1, 1], "e2e": [5, 2, 2, 4]
     }  # fmt: skip
     with pytest.raises(InvalidInput, match="first-token"):
-        latencies(small_run, "last")
+        latency(small_run, "ttft", "last")
 
 
 def test_the_worst_gap_is_the_longest_wait_of_a_decoding_request():
@@ -159,12 +162,12 @@ def test_unfinished_requests_have_no_latency():
     requests = Requests(arrival=[0, 0], prefill=[1, 1], decode=[0, 0])
     done = run(ONE, parse_scheduler("orca"), requests, SECOND, until=10**9, log=True)
     assert done.finished == 1
-    assert latencies(done, "paper")["e2e"].tolist() == [1.0]
+    assert latency(done, "e2e", "paper").tolist() == [1.0]
     assert done.backlog(np.array([0, 10**9 - 1, 10**9])).tolist() == [2, 2, 1]
 
 
 def test_a_summary_of_nothing_is_empty():
-    assert Summary.of(np.array([])).to_dict() == {
+    assert Summary.of([], []).to_dict() == {
         "count": 0, "mean": None, "p50": None, "p90": None, "p95": None, "p99": None, "steady": None
     }  # fmt: skip
 
@@ -201,11 +204,25 @@ def test_the_mean_of_a_queue_is_inside_its_interval():
         requests = sample(workload, clock, Fraction(20_000), np.random.default_rng(seed))
         done.append(latency(run(ONE, parse_scheduler("orca"), requests, clock), "queueing", "paper"))
     for samples in (done[:1], done):
-        found = Summary.of(*samples)
+        found = Summary.of(samples, samples)
         assert found.steady.low99 <= 2 <= found.steady.high99
         assert found.steady.high99 - found.steady.low99 < 1
         assert found.mean == pytest.approx(np.concatenate(samples).mean())
         assert found.p90 == pytest.approx(np.percentile(np.concatenate(samples), 90))
+
+
+def test_late_requests_count_in_the_stationary_mean_whether_they_are_long_or_short():
+    """Nobody waits: stays of 1 or 401 batches of a second in turn, mean 201; of the last 400 s only the short end."""
+    engine = Engine(batch_time=Table(tokens=[4096], seconds_at=[1]), b_max=4096)
+    count = 4_000
+    requests = Requests(arrival=np.arange(count) * 10**9, prefill=[1] * count, decode=np.arange(count) % 2 * 400)
+    done = run(engine, parse_scheduler("sarathi"), requests, SECOND, until=count * 10**9)
+    found = Summary.of_runs([done], "e2e", "paper")
+    assert found.count == done.finished == count - 200
+    assert found.mean < 192
+    assert found.steady.mean == pytest.approx(201, abs=1.5)
+    assert found.steady.low95 <= 201 <= found.steady.high95
+    assert latency(done, "e2e", "paper", settled=True).size == 3601  # request 3601 is the oldest unfinished
 
 
 def test_a_warm_up_is_left_out():
