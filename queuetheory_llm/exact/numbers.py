@@ -7,6 +7,7 @@ import re
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from numbers import Integral, Rational
+from typing import Any
 
 import numpy as np
 
@@ -117,7 +118,14 @@ def to_count(value: Number) -> int:
     return fraction.numerator
 
 
-def require_whole(where: str, value: object, least: int, what: str) -> int:
+def whole_fault(where: str, value: object, least: int, what: str) -> str | None:
+    """What is wrong with a whole number, see `require_whole`; None where nothing is."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        return f"{where}: {value!r} is no whole number from {least} on; give one, {what}"
+    return None
+
+
+def require_whole(where: str, value: Any, least: int, what: str) -> int:
     """An argument that must be a whole number from ``least`` on, numpy's too; not a bool.
 
     Raises
@@ -125,8 +133,9 @@ def require_whole(where: str, value: object, least: int, what: str) -> int:
     InvalidInput
         ``WHERE: VALUE is no whole number from LEAST on; give one, WHAT``.
     """
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise InvalidInput(f"{where}: {value!r} is no whole number from {least} on; give one, {what}")
+    fault = whole_fault(where, value, least, what)
+    if fault is not None:
+        raise InvalidInput(fault)
     return int(value)
 
 

@@ -207,8 +207,8 @@ def simulate(
         end = _positive_seconds(horizon)
     clock = Clock.fit(generators(engine.batch_time, engine.b_max) | fixed_times(workload.arrivals), end)
     # Marks at random split a Poisson process into independent ones.
-    apart = isinstance(workload.arrivals, PoissonArrivals)
-    runner = _Runner(cluster, rule, clock, clock.bound(end), seed, log, check, replications, progress, apart)
+    independent = isinstance(workload.arrivals, PoissonArrivals)
+    runner = _Runner(cluster, rule, clock, clock.bound(end), seed, log, check, replications, progress, independent)
     for rng in _streams(seed, replications):
         runner.add(sample(workload, clock, end, rng), rng)
     measured = measure(runner.runs, scores=runner.scores)

@@ -19,7 +19,7 @@ from fractions import Fraction
 import attrs
 
 from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.exact.numbers import Number, require_whole, to_fraction
+from queuetheory_llm.exact.numbers import Number, to_fraction, whole_fault
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Scheduler
@@ -125,10 +125,12 @@ def search_rate(
 
 
 def _check(width: float, confidence: float, seed: int, max_requests: int | None) -> None:
-    require_whole("seed", seed, 0, "the same for the same run")
-    if max_requests is not None:
-        require_whole("max_requests", max_requests, 1, "after which no further run starts")
-    faults = []
+    most = 1 if max_requests is None else max_requests
+    whole = [
+        whole_fault("seed", seed, 0, "the same for the same run"),
+        whole_fault("max_requests", most, 1, "after which no further run starts"),
+    ]
+    faults = [fault for fault in whole if fault is not None]
     if not 1e-4 <= width <= 0.5:
         faults.append(f"width: {width:g} is outside 0.0001 .. 0.5; it is relative to the rate")
     if not 0.5 <= confidence < 1:

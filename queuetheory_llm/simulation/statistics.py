@@ -45,6 +45,7 @@ DRIFT_WINDOWS = 20
 LIFETIMES = 10
 MEAN_WINDOWS = 20
 _LEAST_BATCHES = 100  # in the second half; below it a window holds no batch
+_INDIVISIBLE = "the run is shorter than its clock can divide"
 _LEAST_REQUESTS = 100  # of equal length that would spread the work as much
 
 
@@ -117,6 +118,8 @@ Doubt = tuple[str, float | None]
 
 def score(run: Run, budget: int | None = None) -> Evidence | Doubt:
     """What the excess of a run shows, or why it cannot speak; ``budget`` is the size of a full batch."""
+    if run.series.ticks.size <= INTERVALS:
+        return _INDIVISIBLE, None
     return _too_short(run) or Evidence.of(run, budget)
 
 
@@ -159,7 +162,7 @@ def _nothing(run: Run) -> str | None:
         return "all requests arrive at one instant"
     if not np.array_equal(run.series.ticks, watched(run.requests, run.until)):
         return "the time series is of chosen ticks, a verdict takes the default one"
-    return None if run.series.ticks.size > INTERVALS else "the run is shorter than its clock can divide"
+    return None if run.series.ticks.size > INTERVALS else _INDIVISIBLE
 
 
 def drift_of(runs: Sequence[Run]) -> Drift:

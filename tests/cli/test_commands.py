@@ -98,7 +98,7 @@ def test_capacity_judges_a_rate(capsys):
         (["--split", "1"], "there is one engine only"),
         (["--split="], "there is one engine only"),
         (["--engines", "10001"], "--engines: 10001 is above 10000"),
-        (["--engines", "1e9"], "--engines: 1e9 is above 10000"),
+        (["--engines", "1e9"], "--engines: 1000000000 is above 10000"),
         (["--engines", "2.5"], "--engines: 2.5 is not a whole number"),
         (["--rate", "0"], "--rate: 0 is not positive"),
     ],

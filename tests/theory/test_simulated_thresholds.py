@@ -248,7 +248,7 @@ class TestRefusals:
             ({"confidence": 1.0}, "confidence: 1 is outside"),
             ({"seed": -1}, "seed: -1 is no whole number"),
             ({"seed": True}, "seed: True is no whole number"),
-            ({"max_requests": 0}, "max_requests: 0 is below 1"),
+            ({"max_requests": 0}, "max_requests: 0 is no whole number from 1 on"),
         ],
     )
     def test_arguments_out_of_range(self, changed, complaint):
