@@ -52,6 +52,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from queuetheory_llm.simulation.requests import Requests
 from queuetheory_llm.simulation.run import Run
 
 Floats = NDArray[np.float64]
@@ -122,8 +123,9 @@ class Evidence:
         Whether the excess stays within one mean request and one mean batch: a run of regular arrivals.
     light : bool
         Whether the engine was idle for half of each of the 20 windows of the batch means, or more.
-    full : bool
-        Whether the engine was always busy with full batches, so that nothing shows that the load is below its limit.
+    pressed : bool
+        Whether the engine was always busy with a regular stream: one whose work varies from window to window by no more
+        than a mean request. Exactly at its limit it keeps the backlog bounded as well, so nothing shows stability.
     """
 
     seconds: float
@@ -135,11 +137,11 @@ class Evidence:
     ratio: float
     bounded: bool
     light: bool
-    full: bool
+    pressed: bool
 
     @classmethod
-    def of(cls, run: Run, budget: int | None = None) -> Evidence:
-        """From a run with at least 4/3 * `WINDOWS` intervals in its series; ``budget`` is the size of a full batch."""
+    def of(cls, run: Run) -> Evidence:
+        """From a run with at least 4/3 * `WINDOWS` intervals in its series."""
         step = 3 * (run.series.ticks.size - 1) // (4 * WINDOWS)
         late = run.series.ticks.size - 1 - step * WINDOWS
         level = excess(run)[late::step]
@@ -158,7 +160,7 @@ class Evidence:
             ratio=1.0 if batches < BATCHES_A_WINDOW * WINDOWS else return_ratio(level),
             bounded=float(np.ptp(level)) <= float(run.requests.work.mean()) + run.tokens / run.batches + _ROUNDING,
             light=bool((2 * busy <= lasting).all()),
-            full=not idle and budget is not None and _served(run, late) >= budget * batches,
+            pressed=not idle and _is_regular(run, run.series.ticks[late::step]),
         )
 
     @classmethod
@@ -182,15 +184,20 @@ class Evidence:
             ratio=max(pooled_ratio(engines), whole.ratio),
             bounded=all(each.bounded for each in engines),
             light=all(each.light for each in engines),
-            full=any(each.full for each in engines),
+            pressed=any(each.pressed for each in engines),
         )
 
 
-def _served(run: Run, late: int) -> int:
-    """Tokens credited from the point ``late`` of the series to its end."""
-    series = run.series
-    first, last = np.searchsorted(run.requests.arrival, series.ticks[[late, -1]], side="right")
-    return int(run.requests.work[first:last].sum() - (series.backlog[-1] - series.backlog[late]))
+def _is_regular(run: Run, edges: NDArray[np.int64]) -> bool:
+    """Whether the work that arrives between two edges varies by no more than a mean request."""
+    arrived = work_between(run.requests, edges)
+    return bool(arrived.std() <= run.requests.work.mean())
+
+
+def work_between(requests: Requests, edges: NDArray[np.int64]) -> Floats:
+    """Tokens that arrive after each of ``edges`` and by the next one."""
+    work = np.append(0, np.cumsum(requests.work))
+    return np.diff(work[np.searchsorted(requests.arrival, edges, side="right")]).astype(np.float64)
 
 
 def growth_score(level: Floats, backlog: NDArray[Any]) -> float:

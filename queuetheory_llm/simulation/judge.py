@@ -306,7 +306,7 @@ class _Runner:
 
         def finished(engine: int, one: Run) -> None:
             if self.apart:
-                parts.append(score(one, self.budget))
+                parts.append(score(one))
             if self.check:
                 self._check(engine, one)
 
@@ -340,18 +340,13 @@ class _Runner:
         """The independent scores that one run brings."""
         if self.cluster.count == 1 or (self.independent and self.cluster.dispatch == "random"):
             return engines
-        whole = score(total, None if self.budget is None else self.cluster.count * self.budget)
+        whole = score(total)
         return [_together(engines, whole) if engines else whole]
 
     @property
     def checked(self) -> tuple[str, ...]:
         """What a check recounts."""
         return (*CHECKED, FILLS) if claims_full_batches(self.rule) else CHECKED
-
-    @property
-    def budget(self) -> int | None:
-        """Tokens of a full batch, where the rule says."""
-        return self.rule.budget(self.cluster.engine.b_max) if isinstance(self.rule, Policy) else None
 
     def _share(self, number: int) -> Progress | None:
         told = self.progress
@@ -410,7 +405,7 @@ def _report(
     *,
     whole_trace: bool,
 ) -> Simulation:
-    contradiction = find_contradiction(judgement, measured, runner.runs[0].requests)
+    contradiction = find_contradiction(judgement, measured)
     refused = None
     if not whole_trace and judgement.verdict is not Verdict.STABLE:
         refused = (
@@ -419,6 +414,8 @@ def _report(
     elif not whole_trace and contradiction is not None:
         refused = "mean latencies depend on the run length unless the system is STABLE; theory and run contradict"
     summaries = {name: Summary.of_runs(runner.runs, name, first_token) for name in LATENCIES}
+    if measured.verdict is not Verdict.STABLE:  # the run is short of the relaxation times that an interval needs
+        summaries = {name: attrs.evolve(summary, steady=None) for name, summary in summaries.items()}
     if refused:
         summaries = {name: summary.without_means() for name, summary in summaries.items()}
     return Simulation(
@@ -439,28 +436,15 @@ def _report(
     )
 
 
-def find_contradiction(judgement: Judgement, measured: Measured, requests: Requests) -> str | None:
-    """What theory and the runs say of one system, when both cannot be true; None when they can.
-
-    A critical system may stay bounded when its requests are all alike and come at equal intervals.
-    """
+def find_contradiction(judgement: Judgement, measured: Measured) -> str | None:
+    """What theory and the runs say of one system, when both cannot be true; None when they can."""
     theory, shown = judgement.verdict, measured.verdict
     if judgement.basis in (None, Basis.SIMULATION) or Verdict.UNDECIDED in (theory, shown) or theory is shown:
-        return None
-    if theory is Verdict.CRITICAL and shown is Verdict.STABLE and _regular(requests):
         return None
     return (
         f"theory says {theory.value} ({judgement.reason}) and the run shows {shown.value} ({measured.reason}); "
         "the run may be short of a slow change of state, its requests no stationary stream, or one of the two wrong: "
         "run longer, with another seed and with --check"
-    )
-
-
-def _regular(requests: Requests) -> bool:
-    """Whether all requests are alike and come at equal intervals, to a tick of rounding."""
-    gaps = np.diff(requests.arrival)
-    return (
-        bool(np.ptp(gaps) <= 2 and not np.ptp(requests.prefill) and not np.ptp(requests.decode)) if gaps.size else True
     )
 
 

@@ -34,8 +34,9 @@ from queuetheory_llm.simulation.evidence import (
     pooled_ratio,
     ratio_needed,
     returns,
+    work_between,
 )
-from queuetheory_llm.simulation.requests import Requests, Ticks
+from queuetheory_llm.simulation.requests import Ticks
 from queuetheory_llm.simulation.run import INTERVALS, NEVER, Run, Series, span, watched
 from queuetheory_llm.verdict import Verdict
 
@@ -44,6 +45,7 @@ Floats = NDArray[np.float64]
 DRIFT_WINDOWS = 20
 LIFETIMES = 10
 MEAN_WINDOWS = 20
+BURST_WINDOWS = 50
 _LEAST_BATCHES = 100  # in the second half; below it a window holds no batch
 _INDIVISIBLE = "the run is shorter than its clock can divide"
 _LEAST_REQUESTS = 100  # of equal length that would spread the work as much
@@ -116,16 +118,14 @@ def second_half(run: Run) -> tuple[int, int]:
 Doubt = tuple[str, float | None]
 
 
-def score(run: Run, budget: int | None = None) -> Evidence | Doubt:
-    """What the excess of a run shows, or why it cannot speak; ``budget`` is the size of a full batch."""
+def score(run: Run) -> Evidence | Doubt:
+    """What the excess of a run shows, or why it cannot speak."""
     if run.series.ticks.size <= INTERVALS:
         return _INDIVISIBLE, None
-    return _too_short(run) or Evidence.of(run, budget)
+    return _too_short(run) or Evidence.of(run)
 
 
-def measure(
-    runs: Run | Sequence[Run], budget: int | None = None, scores: Sequence[Evidence | Doubt] | None = None
-) -> Measured:
+def measure(runs: Run | Sequence[Run], scores: Sequence[Evidence | Doubt] | None = None) -> Measured:
     """Drift and measured verdict of one run, or of independent runs of one system over the same span.
 
     The span of arrivals is [0, until), or from the first to the last arrival for a run without ``until``.
@@ -133,9 +133,6 @@ def measure(
     Parameters
     ----------
     runs : Run or sequence of Run
-    budget : int, optional
-        Tokens of a full batch. A regular stream at exactly the limit keeps the backlog bounded with every batch full;
-        only with the budget is it told from one below the limit, and left UNDECIDED.
     scores : sequence of Evidence or Doubt, optional
         Independent; by default those of the runs. A run of several engines that queue apart has more than one.
     """
@@ -146,7 +143,7 @@ def measure(
     method = "batch means" if len(each) == 1 else "replications"
     drift = drift_of(each)
     if scores is None:
-        scores = [score(run, budget) for run in each]
+        scores = [score(run) for run in each]
     found = [one for one in scores if isinstance(one, Evidence)]
     if doubts := [one for one in scores if not isinstance(one, Evidence)]:
         reason, seconds = max(doubts, key=lambda doubt: doubt[1] or 0)
@@ -202,9 +199,9 @@ def _too_short(run: Run) -> Doubt | None:
         needed = LIFETIMES * life
         reason = f"a request in service stays about {life:.3g} s, so the run may still be filling up: "
         return f"{reason}give a --horizon above {needed:.3g} s", needed
-    if (effective := effective_number(run.requests)) < _LEAST_REQUESTS:
+    if (effective := effective_number(run)) < _LEAST_REQUESTS:
         needed = seconds * _LEAST_REQUESTS / effective
-        reason = f"few long requests bring most of the work, as uncertain as {effective:.3g} of equal length: "
+        reason = f"few long requests or bursts bring most of the work, as uncertain as {effective:.3g} equal requests: "
         return f"{reason}about {needed:.2g} s would hold {_LEAST_REQUESTS}", needed
     return None
 
@@ -217,10 +214,18 @@ def lifetime(run: Run) -> float:
     return run.mean_batch / run.clock.rate * (longest + 1)
 
 
-def effective_number(requests: Requests) -> float:
-    """(sum of work)^2/(sum of its squares): as many equal requests would make the total work as uncertain."""
-    work = requests.work.astype(np.float64)
-    return float(work.sum() ** 2 / np.dot(work, work))
+def effective_number(run: Run) -> float:
+    """As many equal requests of a Poisson stream would make the total work as uncertain.
+
+    The lesser of (sum of work)^2/(sum of its squares), which sees long requests, and of the same with the squares of
+    what arrives in each of `BURST_WINDOWS` windows about its mean, which sees bursts too.
+    """
+    work = run.requests.work.astype(np.float64)
+    total = float(work.sum())
+    alone = total**2 / float(np.dot(work, work))
+    arrived = work_between(run.requests, run.series.ticks[:: INTERVALS // BURST_WINDOWS])
+    spread = BURST_WINDOWS * float(arrived.var())
+    return min(alone, total**2 / spread) if spread else alone
 
 
 def _decide(drift: Drift, found: list[Evidence], method: str) -> Measured:
@@ -233,11 +238,11 @@ def _decide(drift: Drift, found: list[Evidence], method: str) -> Measured:
             f"at the critical load fewer than one in a million reaches {growth_needed(len(found)):.2g}"
         )
         return attrs.evolve(measured, verdict=Verdict.UNSTABLE, reason=reason)
+    if any(each.pressed for each in found):
+        reason = "the stream is regular and the engine never idle: exactly at the limit the backlog stays bounded too, "
+        return attrs.evolve(measured, reason=f"{reason}and with a little more it grows too slowly to be seen")
     if all(each.bounded for each in found):
         reason = "the backlog stays within one request and one batch of where it was"
-        if any(each.full for each in found):
-            reason += ", with every batch full: exactly at the limit it does so for ever, with any more load it grows"
-            return attrs.evolve(measured, reason=reason)
         return attrs.evolve(measured, verdict=Verdict.STABLE, reason=reason)
     if all(each.light for each in found):
         reason = "the engine is idle for more than half of the time, all the time"
@@ -290,19 +295,12 @@ class Estimate:
 
 
 def warm_up(values: Floats) -> int:
-    """Observations to leave out: the d <= n/2 that minimises the standard error of the mean of the rest.
+    """Observations to leave out, a tenth of them.
 
-    MSER-5 of White, Cobb, Spratt, "A comparison of five steady-state truncation heuristics for simulation", 2000, on
-    means of five.
+    The same of every run: a rule that looks for the quietest rest (MSER) leaves out busy stretches, and more
+    replications do not cure that bias.
     """
-    fives = values[: values.size // 5 * 5].reshape(-1, 5).mean(axis=1)
-    if fives.size < 2:
-        return 0
-    centred = fives - fives.mean()
-    left = np.arange(fives.size, 0, -1)
-    tails, squares = np.cumsum(centred[::-1])[::-1], np.cumsum(np.square(centred)[::-1])[::-1]
-    errors = (squares - np.square(tails) / left) / np.square(left)
-    return 5 * int(np.argmin(errors[: fives.size // 2 + 1]))
+    return values.size // 10
 
 
 def estimate_mean(samples: Sequence[Floats]) -> Estimate | None:
@@ -356,7 +354,8 @@ class Summary:
         Of all of them. None when ``count`` is 0; ``mean`` also where a mean does not exist.
     steady : Estimate or None
         The stationary mean, warm-up removed and what arrives from the oldest unfinished request on: of the requests
-        that arrive last only the short ones are finished. None where there is none or the requests are too few.
+        that arrive last only the short ones are finished. None where the run does not show that the backlog keeps
+        coming back, and where the requests are too few.
     """
 
     count: int

@@ -96,7 +96,7 @@ def test_a_ramp_has_no_noise():
 def evidence(**changed):
     plain = {
         "seconds": 1.0, "batches": 10**5, "growth": 9.0, "increment": 9.0,
-        "least_third": 2.0, "idle": False, "ratio": 1.0, "bounded": False, "light": False, "full": False,
+        "least_third": 2.0, "idle": False, "ratio": 1.0, "bounded": False, "light": False, "pressed": False,
     }  # fmt: skip
     return Evidence(**{**plain, **changed})
 

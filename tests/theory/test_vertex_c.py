@@ -75,7 +75,7 @@ def test_sarathi_within_one_stair_stays_bounded():
     backlog = done.backlog(done.log.ends[late])
     assert backlog.max() < 130 * 1280
     assert abs(late_slope(done)) < 0.002
-    assert measure(done).verdict is Verdict.STABLE
+    assert measure(done).verdict is Verdict.UNDECIDED  # a regular stream at the limit: bounded, and not below it
     shapes = {(batch.prefill_tokens, len(batch.decode)) for batch in list(done.log)[-500:]}
     assert shapes == {(29, 99)}
 

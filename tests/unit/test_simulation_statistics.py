@@ -25,7 +25,6 @@ from queuetheory_llm.simulation.statistics import (
     lifetime,
     measure,
     student,
-    warm_up,
 )
 from queuetheory_llm.verdict import Verdict
 
@@ -91,7 +90,8 @@ def test_filling_an_empty_engine_is_not_growth():
     assert short.drift.low > 0
     assert short.verdict is Verdict.UNDECIDED
     assert "filling up" in short.reason
-    assert measured(engine, workload, 20_000, 0).verdict is Verdict.STABLE
+    random = Workload.of(prefill=1, decode=1000, arrivals=PoissonArrivals(rate="0.25"))
+    assert measured(engine, random, 60_000, 0).verdict is Verdict.STABLE
 
 
 def test_the_drift_of_a_deterministic_overload_is_exact():
@@ -229,11 +229,31 @@ def test_a_warm_up_is_left_out():
     rng = np.random.default_rng(1)
     biased = autoregressive(rng, 4_000)
     biased[:400] -= 8
-    assert 380 <= warm_up(biased) <= 600
     found = estimate_mean([biased])
-    assert found.warm_up == warm_up(biased)
+    assert found.warm_up == 400
     assert found.low99 <= 10 <= found.high99
-    assert warm_up(np.ones(3)) == 0
+
+
+def waits(rng, paths, length, load):
+    """Waiting times of the first ``length`` customers of M/D/1 from empty, by Lindley's recursion."""
+    gaps = rng.exponential(1 / load, (length, paths))
+    wait = np.zeros((length, paths))
+    for n in range(1, length):
+        wait[n] = np.maximum(wait[n - 1] + 1 - gaps[n], 0)
+    return wait.T
+
+
+@pytest.mark.parametrize(("load", "length"), [(0.5, 6_000), (0.8, 16_000)])
+def test_the_intervals_of_a_stationary_mean_cover_it(load, length):
+    """M/D/1: E[W] = rho/(2 (1 - rho)). 95 % intervals of one run, and of 20 and 100 runs, which would show a bias."""
+    truth = load / (2 * (1 - load))
+    paths = waits(np.random.default_rng(7), 400, length, load)
+    single = [estimate_mean([path]) for path in paths]
+    covered = sum(found.low95 <= truth <= found.high95 for found in single)
+    assert covered >= 0.95 * 400 - 4 * (400 * 0.95 * 0.05) ** 0.5
+    for count, least in ((20, 16), (100, 3)):  # P(fewer) = 1e-4 and 1e-4 of 20 and 4 intervals
+        groups = [estimate_mean(list(paths[start : start + count])) for start in range(0, 400, count)]
+        assert sum(found.low99 <= truth <= found.high99 for found in groups) >= least
 
 
 def test_few_observations_have_no_interval():
@@ -252,8 +272,20 @@ def test_a_token_sees_longer_requests_than_a_request_does():
     requests = Requests(arrival=[0, 0], prefill=[1, 1], decode=[1, 99])
     done = run(ONE, parse_scheduler("sarathi"), requests, SECOND)
     assert lifetime(done) == pytest.approx((1 + 99**2) / 100 + 1)
-    assert effective_number(Requests(arrival=[0] * 4, prefill=[5] * 4, decode=[0] * 4)) == pytest.approx(4)
-    assert effective_number(Requests(arrival=[0] * 2, prefill=[10**6, 1], decode=[0] * 2)) == pytest.approx(1, rel=1e-5)
+    later = run(ONE, parse_scheduler("sarathi"), requests, SECOND, until=10**12)
+    assert effective_number(later) == pytest.approx(102**2 / (2**2 + 100**2))
+
+
+@pytest.mark.parametrize("cv", [1, 10])
+def test_bursts_bring_work_as_few_requests_do(cv):
+    """A renewal stream of N equal requests is as uncertain as N/cv^2 of a Poisson stream."""
+    arrivals = RenewalArrivals(interval=GammaInterval(mean="1.25 s", cv=cv))
+    workload = Workload.of(prefill=1, decode=0, arrivals=arrivals)
+    clock = Clock.fit(generators(ONE.batch_time, 1), Fraction(10**6))
+    until = clock.bound(Fraction(10**6))
+    requests = sample(workload, clock, Fraction(10**6), np.random.default_rng(3))
+    done = run(ONE, parse_scheduler("sarathi"), requests, clock, until=until)
+    assert effective_number(done) == pytest.approx(800_000 / cv**2, rel=0.8)
 
 
 def test_few_long_requests_leave_a_run_undecided():
