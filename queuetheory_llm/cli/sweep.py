@@ -99,7 +99,7 @@ def sweep(
             seeds=count,
             horizon=seconds,
             first_token=first_token,
-            n_jobs=processes,
+            n_jobs=processes if cluster is None else None,
             backend=backend,
             store=store,
             restart=restart,
@@ -158,13 +158,17 @@ def _write(result: SweepResult, outputs: Sequence[Path], plot: str | None) -> li
 @contextmanager
 def _cluster(name: str | None, workers: int | None) -> Iterator[Backend]:
     """What the points are spread over, for as long as the sweep lasts."""
-    if name is None or name == "ray":
-        yield "loky" if name is None else "ray"
+    if name is None:
+        yield "loky"
         return
-    if name != "dask" and not name.startswith(_ADDRESSES):
+    if name not in ("dask", "ray") and not name.startswith(_ADDRESSES):
         raise InvalidInput(f"--cluster: {name!r} is not known; give tcp://HOST:PORT of a Dask scheduler, dask, or ray")
     if name != "dask" and workers is not None:
-        raise InvalidInput("--workers: a Dask scheduler has its own workers; leave it out")
+        what = "Ray" if name == "ray" else "a Dask scheduler"
+        raise InvalidInput(f"--workers: {what} has its own workers; leave it out")
+    if name == "ray":
+        yield "ray"
+        return
     try:
         from dask.distributed import Client, LocalCluster
     except ImportError:

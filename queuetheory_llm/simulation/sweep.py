@@ -278,20 +278,54 @@ def run_points(tasks: Iterable[Task], *, n_jobs: int, backend: Backend) -> Itera
         raise InvalidInput("--cluster: it has no worker; start one") from None
 
 
-def _options(backend: Backend, n_jobs: int) -> dict[str, Any]:
-    """The backend as joblib takes it, once the client that "dask" needs is there."""
-    if backend == "loky":  # its processes outlive a parent that is killed by this long
-        return {"backend": backend, "n_jobs": n_jobs, "idle_worker_timeout": _IDLE}
+def require_backend(backend: str) -> None:
+    """Refuse a backend that is not known or not to be had here; for callers to call before the work.
+
+    Raises
+    ------
+    InvalidInput
+        If the name is none of `BACKENDS`, its library is not installed, or "dask" has no client.
+    """
+    if backend not in BACKENDS:
+        raise InvalidInput(f"backend: {backend!r} is not known; use one of {', '.join(BACKENDS)}")
+    if backend == "dask":
+        _dask_client()
+    if backend == "ray":
+        _ray()
+
+
+def _dask_client() -> Any:
     try:
         from dask.distributed import get_client
 
-        get_client().run(exec, f"import {__name__}")  # a worker without it would leave joblib waiting for ever
+        return get_client()
     except ModuleNotFoundError as error:
-        raise InvalidInput(
-            f"dask: no module {error.name}; pip install 'queuetheory-llm[cluster]' here and there"
-        ) from None
+        raise _missing_on_dask(error) from None
     except ValueError:
         raise InvalidInput("dask: there is no client; make a dask.distributed.Client first") from None
+
+
+def _missing_on_dask(error: ModuleNotFoundError) -> InvalidInput:
+    return InvalidInput(f"dask: no module {error.name}; pip install 'queuetheory-llm[cluster]' here and there")
+
+
+def _ray() -> Any:
+    try:
+        ray = import_module("ray")
+        import_module("ray.util.joblib").register_ray()
+    except ImportError:
+        raise InvalidInput("ray: is not installed; pip install 'queuetheory-llm[ray]'") from None
+    return ray
+
+
+def _options(backend: Backend, n_jobs: int) -> dict[str, Any]:
+    """The backend as joblib takes it."""
+    if backend == "loky":  # its processes outlive a parent that is killed by this long
+        return {"backend": backend, "n_jobs": n_jobs, "idle_worker_timeout": _IDLE}
+    try:
+        _dask_client().run(exec, f"import {__name__}")  # a worker without it would leave joblib waiting for ever
+    except ModuleNotFoundError as error:
+        raise _missing_on_dask(error) from None
     return {"backend": backend, "n_jobs": -1}
 
 
@@ -299,11 +333,7 @@ def _run_on_ray(jobs: Iterator[Any]) -> Iterator[tuple[int, Row]]:
     """In shares: joblib hands the results of Ray back only all at once."""
     from joblib import Parallel, effective_n_jobs, parallel_config
 
-    try:
-        ray = import_module("ray")
-        import_module("ray.util.joblib").register_ray()
-    except ImportError:
-        raise InvalidInput("ray: is not installed; pip install ray") from None
+    ray = _ray()
     if not ray.is_initialized():
         ray.init(logging_level="error", log_to_driver=False)
     with parallel_config(backend="ray", n_jobs=-1):

@@ -116,6 +116,7 @@ def test_errors_at_points_are_counted(model, capsys):
         (["--horizon", "nan"], "--horizon: 'nan'"),
         (["--cluster", "spark"], "--cluster: 'spark'"),
         (["--cluster", "tcp://127.0.0.1:1", "--workers", "2"], "--workers: a Dask scheduler has its own"),
+        (["--cluster", "ray", "--workers", "2"], "--workers: Ray has its own workers"),
         (["-o", "x.txt"], ".jsonl, .csv, .svg, .png or .pdf"),
         (["-o", "no/x.csv"], "does not exist"),
         (["-o", "x.jsonl", "-o", "y.jsonl"], "more than one .jsonl"),
