@@ -43,6 +43,8 @@ def sweep(
     seeds: int = 1,
     horizon: Number | None = None,
     first_token: FirstToken | None = None,
+    engines: int = 1,
+    dispatch: str = "random",
     n_jobs: int | None = None,
     backend: Backend = "loky",
     store: str | Path | None = None,
@@ -65,7 +67,11 @@ def sweep(
     horizon : number or duration, optional
         Simulated seconds of each point; see `simulate`.
     first_token : {"paper", "engine"}, optional
-        See `simulate` and `simulate_trace`.
+        See `simulate`.
+    engines : int
+        Number of equal engines at every point, at least 1.
+    dispatch : {"random", "round-robin", "token-queue"}
+        How requests are spread over several engines, see `simulate`.
     n_jobs : int, optional
         Processes of this machine; all its cores by default. The result does not depend on it. A cluster has its own.
     backend : {"loky", "dask", "ray"}
@@ -104,6 +110,8 @@ def sweep(
         seeds=seeds,
         horizon=horizon,
         first_token=first_token,
+        engines=engines,
+        dispatch=dispatch,
     )
     workers = _workers(n_jobs, backend)
     models = _Models.of(model, plan)
@@ -210,6 +218,8 @@ class _Models:
                 system=system,
                 horizon=self.plan.horizon,
                 first_token=self.plan.first_token,
+                engines=self.plan.engines,
+                dispatch=self.plan.dispatch,
             )
 
     def _system_or_fault(self, setting: Mapping[str, Any]) -> System | str:

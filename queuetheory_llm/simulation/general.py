@@ -26,7 +26,7 @@ from queuetheory_llm.simulation.requests import Requests, Ticks
 from queuetheory_llm.simulation.rule_code import code_digest, code_key, helpers_of
 from queuetheory_llm.simulation.run import NEVER, BatchLog, Progress, Run, Series, watched
 
-_OPTIONS = {"boundscheck": True}  # a rule that leaves its arrays is an error
+_OPTIONS: dict[str, Any] = {"boundscheck": True}  # a rule that leaves its arrays is an error
 _PACKAGE = __name__.partition(".")[0]
 _PAUSE = 16_384  # batches between two reports of progress
 _TABLE = 2**20  # durations kept by number of tokens; of longer batches the kernel asks each time
