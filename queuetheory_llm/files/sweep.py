@@ -258,8 +258,10 @@ class _Models:
         faults = list(islice(wrong, _MOST_FAULTS))
         if faults:
             raise self._refusal(faults)
-        workload = self.system(good).workload
-        if self.plan.seeds > 1 and workload is not None and isinstance(workload.arrivals, TraceArrivals):
+        workload, plan = self.system(good).workload, self.plan
+        random = plan.engines > 1 and plan.dispatch == "random"
+        replayed = workload is not None and isinstance(workload.arrivals, TraceArrivals)
+        if plan.seeds > 1 and replayed and not random:
             return ("a replayed trace has nothing random: its rows are the same for every seed",)
         return ()
 

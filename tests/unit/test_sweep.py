@@ -135,6 +135,21 @@ def test_a_trace_is_replayed_and_its_seeds_are_said_to_be_the_same(tmp_path):
     }
 
 
+def test_several_engines_are_part_of_the_question(model, tmp_path):
+    store = tmp_path / "s.jsonl"
+    spread = {"engines": 3, "dispatch": "round-robin"}
+    options = {"grid": {"engine.b_max": [16]}, "schedulers": "orca", "seeds": 1}
+    row = small(model, **options, **spread, store=store).rows[0]
+    system = qt.load_model(model)
+    engine = attrs.evolve(system.engine, b_max=16)
+    found = qt.simulate(engine, "orca", system.workload, **spread, horizon=3, seed=0)
+    assert row["latency.e2e.p95"] == found.latency["e2e"].p95
+    assert (row["engines"], row["dispatch"]) == (3, "round-robin")
+    assert "engines 3 there, 1 here, dispatch round-robin there, random here" in refused(model, **options, store=store)
+    assert "--engines: 0" in refused(model, engines=0)
+    assert "'nearest' is not a dispatch rule" in refused(model, dispatch="nearest", engines=2)
+
+
 def test_a_rule_of_ones_own_is_run_by_a_worker(model):
     result = small(model, schedulers=[qt.SCHEDULERS["orca"], "sarathi+target=4"], seeds=1)
     assert {row["scheduler"] for row in result.rows} == {"orca", "sarathi+target=4"}
