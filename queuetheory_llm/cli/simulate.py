@@ -256,7 +256,7 @@ def _workload_plan(system: System, asked: _Asked) -> _Plan:
             horizon=asked.horizon,
             seed=asked.seed,
             replications=asked.replications,
-            first_token=asked.first_token or "paper",
+            first_token=asked.first_token,
             log=log,
             check=check,
             progress=progress,
@@ -276,9 +276,6 @@ def _with_arrivals(system: System) -> tuple[Workload, Arrivals]:
 
 
 def _trace_plan(engine: Engine, trace: Trace, asked: _Asked) -> _Plan:
-    # A format that records v_d itself leaves the convention of the latencies to the flag.
-    first_token: FirstToken = "paper" if "paper" in (trace.first_token, asked.first_token) else "engine"
-
     def run_rule(rule: Scheduler | str, *, log: bool, check: bool, progress: Progress) -> Simulation:
         return simulate_trace(
             engine,
@@ -288,7 +285,7 @@ def _trace_plan(engine: Engine, trace: Trace, asked: _Asked) -> _Plan:
             dispatch=asked.dispatch,
             horizon=asked.horizon,
             seed=asked.seed,
-            first_token=first_token,
+            first_token=trace.convention(asked.first_token),
             log=log,
             check=check,
             progress=progress,

@@ -51,6 +51,11 @@ def sweep(
         str | None, Parameter(help="Simulated seconds of each point. Default: 20 000 full batches or more.")
     ] = None,
     first_token: FirstTokenFlag = None,
+    engines: Annotated[str, Parameter(help="Number of equal engines behind a dispatcher, at every point.")] = "1",
+    dispatch: Annotated[
+        str | None,
+        Parameter(help="random (an engine at random for each request), round-robin, or token-queue (fewest tokens)."),
+    ] = None,
     workers: Annotated[str | None, Parameter(help="Processes of this machine. Default: one a core.")] = None,
     cluster: Annotated[
         str | None,
@@ -84,6 +89,9 @@ def sweep(
     rules = read_rules(scheduler)
     count = count_flag("--seeds", seeds, least=1)
     seconds = None if horizon is None else positive_flag("--horizon", horizon, flag_seconds)
+    machines = count_flag("--engines", engines, least=1)
+    if machines == 1 and dispatch is not None:
+        raise InvalidInput("--dispatch: there is one engine only; give --engines N")
     processes = None if workers is None else count_flag("--workers", workers, least=1)
     outputs = _checked_outputs(output or ())
     if any(path.suffix.lower()[1:] in FORMATS for path in outputs):
@@ -99,7 +107,9 @@ def sweep(
             seeds=count,
             horizon=seconds,
             first_token=first_token,
-            n_jobs=processes,
+            engines=machines,
+            dispatch=dispatch or "random",
+            n_jobs=processes if cluster is None else None,
             backend=backend,
             store=store,
             restart=restart,
@@ -158,13 +168,17 @@ def _write(result: SweepResult, outputs: Sequence[Path], plot: str | None) -> li
 @contextmanager
 def _cluster(name: str | None, workers: int | None) -> Iterator[Backend]:
     """What the points are spread over, for as long as the sweep lasts."""
-    if name is None or name == "ray":
-        yield "loky" if name is None else "ray"
+    if name is None:
+        yield "loky"
         return
-    if name != "dask" and not name.startswith(_ADDRESSES):
+    if name not in ("dask", "ray") and not name.startswith(_ADDRESSES):
         raise InvalidInput(f"--cluster: {name!r} is not known; give tcp://HOST:PORT of a Dask scheduler, dask, or ray")
     if name != "dask" and workers is not None:
-        raise InvalidInput("--workers: a Dask scheduler has its own workers; leave it out")
+        what = "Ray" if name == "ray" else "a Dask scheduler"
+        raise InvalidInput(f"--workers: {what} has its own workers; leave it out")
+    if name == "ray":
+        yield "ray"
+        return
     try:
         from dask.distributed import Client, LocalCluster
     except ImportError:
@@ -224,11 +238,13 @@ def _failures(result: SweepResult) -> list[str]:
 def _print(result: SweepResult) -> None:
     groups = list(result.groups())
     seeds = int(result.question["seeds"])
+    engines, dispatch = result.question.get("engines", 1), result.question.get("dispatch")
+    machines = f", {engines} engines ({dispatch})" if engines > 1 else ""
     length = "default horizon" if result.question["horizon"] is None else f"{result.question['horizon']:g} s"
     print_table(
         [*result.keys, "scheduler", "verdict", "load", "measured", "drift tokens/s", "ttft p95", "e2e p95"],
         [[*map(str, values.values()), scheduler, *_summary(rows)] for values, scheduler, rows in groups[:_SHOWN]],
-        title=f"{result.model}: {result.points} points, {seeds} seed{'s' * (seeds > 1)} each, {length}; "
+        title=f"{result.model}: {result.points} points, {seeds} seed{'s' * (seeds > 1)} each, {length}{machines}; "
         "drift and latencies (s) are means over the seeds",
     )
     if len(groups) > _SHOWN:

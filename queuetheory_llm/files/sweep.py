@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from functools import cache
 from itertools import chain, islice
@@ -15,6 +16,7 @@ import attrs
 
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import Number, require_whole
+from queuetheory_llm.files.locks import locked
 from queuetheory_llm.files.model_file import Document, parse_document, read_document
 from queuetheory_llm.files.model_writer import model_text
 from queuetheory_llm.files.schema import near_word
@@ -24,7 +26,7 @@ from queuetheory_llm.model.system import System
 from queuetheory_llm.model.trace import FirstToken, Trace, TraceArrivals
 from queuetheory_llm.schedulers.policy import Scheduler
 from queuetheory_llm.simulation.grid import Axis, cell
-from queuetheory_llm.simulation.sweep import BACKENDS, ERROR, Backend, Plan, Row, SweepResult, Task, run_points
+from queuetheory_llm.simulation.sweep import ERROR, Backend, Plan, Row, SweepResult, Task, require_backend, run_points
 
 #: Told the number of finished points and of all points.
 Progress = Callable[[int, int], None]
@@ -41,6 +43,8 @@ def sweep(
     seeds: int = 1,
     horizon: Number | None = None,
     first_token: FirstToken | None = None,
+    engines: int = 1,
+    dispatch: str = "random",
     n_jobs: int | None = None,
     backend: Backend = "loky",
     store: str | Path | None = None,
@@ -63,16 +67,20 @@ def sweep(
     horizon : number or duration, optional
         Simulated seconds of each point; see `simulate`.
     first_token : {"paper", "engine"}, optional
-        See `simulate` and `simulate_trace`.
+        See `simulate`.
+    engines : int
+        Number of equal engines at every point, at least 1.
+    dispatch : {"random", "round-robin", "token-queue"}
+        How requests are spread over several engines, see `simulate`.
     n_jobs : int, optional
-        Processes of this machine; all its cores by default. The result does not depend on it.
+        Processes of this machine; all its cores by default. The result does not depend on it. A cluster has its own.
     backend : {"loky", "dask", "ray"}
         Processes here, or the cluster of the current `dask.distributed.Client`, or the running Ray.
     store : path, optional
         Finished points are kept in this file as they come. Where it holds points of the same question, the sweep goes
         on after them.
     restart : bool
-        Begin anew whatever sweep the file holds.
+        Begin anew whatever sweep the file holds; it is replaced when the first point is finished.
     progress : callable, optional
         Told the number of finished points and of all.
 
@@ -85,7 +93,8 @@ def sweep(
     Raises
     ------
     InvalidInput
-        If an argument or the file is bad, a value of the grid can stand in no point, or every point fails.
+        If an argument or the file is bad, another run is writing the file, there is no such cluster, a value of the
+        grid can stand in no point, or every point fails.
 
     Examples
     --------
@@ -101,24 +110,15 @@ def sweep(
         seeds=seeds,
         horizon=horizon,
         first_token=first_token,
+        engines=engines,
+        dispatch=dispatch,
     )
-    workers = _workers(n_jobs)
-    if backend not in BACKENDS:
-        raise InvalidInput(f"backend: {backend!r} is not known; use one of {', '.join(BACKENDS)}")
+    workers = _workers(n_jobs, backend)
     models = _Models.of(model, plan)
     notes = models.check()
-    kept = _Kept(store, models.header(), restart=restart)
-    told = progress or (lambda _, __: None)
-    told(len(kept.rows), len(plan))
-    left = [index for index in range(len(plan)) if index not in kept.rows]
-    try:
-        for index, row in run_points(models.tasks(left), n_jobs=min(workers, max(1, len(left))), backend=backend):
-            kept.add(index, row)
-            told(len(kept.rows), len(plan))
-        kept.finish(len(plan))
-    except BaseException:
-        kept.discard_empty()
-        raise
+    with nullcontext() if store is None else locked(store):
+        kept = _Kept(store, models.header(), restart=restart)
+        _run(plan, models, kept, workers, backend, progress or (lambda _, __: None))
     return SweepResult(
         model=models.document.name,
         question=plan.question(),
@@ -128,7 +128,21 @@ def sweep(
     )
 
 
-def _workers(n_jobs: int | None) -> int:
+def _run(plan: Plan, models: _Models, kept: _Kept, workers: int, backend: Backend, told: Progress) -> None:
+    """Run the points that are left and keep them."""
+    told(len(kept.rows), len(plan))
+    left = [index for index in range(len(plan)) if index not in kept.rows]
+    for index, row in run_points(models.tasks(left), n_jobs=min(workers, max(1, len(left))), backend=backend):
+        kept.add(index, row)
+        told(len(kept.rows), len(plan))
+    kept.finish(len(plan))
+
+
+def _workers(n_jobs: int | None, backend: Backend) -> int:
+    """Processes of this machine; refuses a backend that is not to be had before anything is read or written."""
+    require_backend(backend)
+    if backend != "loky" and n_jobs is not None:
+        raise InvalidInput(f"--workers: {backend} has its own workers; leave it out")
     if n_jobs is None:
         from joblib import cpu_count
 
@@ -149,11 +163,6 @@ class _Kept:
             self.rows[index] = row
         else:
             self._store.add(index, row)
-
-    def discard_empty(self) -> None:
-        """Leave no file without a result behind."""
-        if self._store is not None and all(row[ERROR] is not None for row in self.rows.values()):
-            self._store.discard()
 
     def finish(self, points: int) -> None:
         """Close the file; refuse a sweep of nothing but errors."""
@@ -209,6 +218,8 @@ class _Models:
                 system=system,
                 horizon=self.plan.horizon,
                 first_token=self.plan.first_token,
+                engines=self.plan.engines,
+                dispatch=self.plan.dispatch,
             )
 
     def _system_or_fault(self, setting: Mapping[str, Any]) -> System | str:
@@ -247,8 +258,10 @@ class _Models:
         faults = list(islice(wrong, _MOST_FAULTS))
         if faults:
             raise self._refusal(faults)
-        workload = self.system(good).workload
-        if self.plan.seeds > 1 and workload is not None and isinstance(workload.arrivals, TraceArrivals):
+        workload, plan = self.system(good).workload, self.plan
+        random = plan.engines > 1 and plan.dispatch == "random"
+        replayed = workload is not None and isinstance(workload.arrivals, TraceArrivals)
+        if plan.seeds > 1 and replayed and not random:
             return ("a replayed trace has nothing random: its rows are the same for every seed",)
         return ()
 

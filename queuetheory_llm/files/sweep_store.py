@@ -1,8 +1,9 @@
 """The file that a sweep keeps its finished points in.
 
 JSON lines: a header with the schema, the version of the package and the question, then one line a point with its index
-under ``point``. Lines are added as points are finished, so a sweep that is killed has lost none; a line cut short at
-the end is dropped and its point run again. A finished sweep is sorted by index: its bytes do not depend on the order
+under ``point``. The file is made, or replaced, with the first point that has a result: until then nothing is touched.
+Lines are added as points are finished, so a sweep that is killed has lost none; a line cut short at the end is dropped
+and its point run again. A finished sweep is sorted by index: its bytes do not depend on the order
 in which the points came, nor on how often it was interrupted.
 """
 
@@ -66,7 +67,7 @@ def _line(content: Mapping[str, Any]) -> bytes:
 
 
 class SweepStore:
-    """A file of finished points, open for more.
+    """A file of finished points, open for more; to be held by `locks.locked` meanwhile.
 
     Attributes
     ----------
@@ -78,6 +79,8 @@ class SweepStore:
 
     def __init__(self, path: str | Path, header: Header, *, restart: bool = False) -> None:
         """Go on with the file where it holds points of the same question; begin it where it is not there.
+
+        A file that is begun, or begun anew, is written with its first result.
 
         Parameters
         ----------
@@ -94,6 +97,7 @@ class SweepStore:
         self._path, self._header = Path(path), header.line()
         self.rows: dict[int, Row] = {}
         self.notes: tuple[str, ...] = ()
+        self._begun = False
         check_target(path)
         old = _read(path)
         found = _parse_header(old.split(b"\n", 1)[0], self._path) if old else None
@@ -101,7 +105,8 @@ class SweepStore:
             _require_same(found, json.loads(self._header), path)
             self.rows, torn = _rows(old, found, self._path)
             self.notes = _notes(self._path, len(self.rows), torn)
-        write_atomically(path, self._content())
+            write_atomically(path, self._content())  # without a torn end, for lines to be added
+            self._begun = True
 
     def _content(self) -> bytes:
         return self._header + b"".join(_line({_POINT: index, **self.rows[index]}) for index in sorted(self.rows))
@@ -109,6 +114,11 @@ class SweepStore:
     def add(self, index: int, row: Row) -> None:
         """Keep a point: its line is handed to the system in one piece."""
         self.rows[index] = row
+        if not self._begun:
+            if row[ERROR] is None:
+                write_atomically(self._path, self._content())
+                self._begun = True
+            return
         try:
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
             try:
@@ -126,10 +136,6 @@ class SweepStore:
     def finish(self) -> None:
         """Put the lines in the order of the points; all or nothing."""
         write_atomically(self._path, self._content())
-
-    def discard(self) -> None:
-        """Remove the file."""
-        self._path.unlink(missing_ok=True)
 
 
 def read_sweep(path: str | Path) -> SweepResult:

@@ -67,6 +67,13 @@ class Trace:
             return self.rate_given
         return Fraction(len(self) - 1, int(self.arrivals[-1]) - int(self.arrivals[0])) / self.tick
 
+    def convention(self, asked: FirstToken | None = None) -> FirstToken:
+        """Convention of the latencies of its replay: "paper" where the file was read so or it is asked for.
+
+        A format that records v_d itself leaves the choice open.
+        """
+        return "paper" if "paper" in (self.first_token, asked) else "engine"
+
     def require_rows(self) -> ObservedLengths:
         """The lengths request by request, for a command that replays the trace.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from math import prod
@@ -12,6 +11,7 @@ import attrs
 import numpy as np
 
 from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.exact.numbers import to_fraction
 from queuetheory_llm.plots.style import (
     GREY,
     INK,
@@ -28,7 +28,7 @@ from queuetheory_llm.plots.style import (
     plain_axes,
     renderer_of,
 )
-from queuetheory_llm.simulation.grid import Cell
+from queuetheory_llm.simulation.grid import Cell, amount
 from queuetheory_llm.simulation.sweep import SCHEDULER, Row, SweepResult
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ MOST_LINES = 12
 _SPREAD = 50  # ratio of two positive values from which the vertical axis is logarithmic
 _ONLY = "all"  # the name of a line without a name
 _SHARE = 0.085  # of the height of the axes, a row of the legend
-_AMOUNT = re.compile(r"(?P<number>[-+.\d]+(?:[eE][+-]?\d+)?)(?:/(?P<divisor>\d+))?\s*(?P<unit>[a-zA-Zµ]*)")
 _LABELS = {DRIFT: "token drift (tokens/s)"}
 _CAPTION = "A point a seed; lines are their means. Filled: STABLE, open: UNSTABLE, cross: neither is established."
 
@@ -148,7 +147,7 @@ def _placed(key: str, values: Sequence[Cell]) -> _Scale:
     units = {unit for _, unit in filter(None, amounts)}
     if None in amounts or len(units) > 1:
         return _Scale(key, {value: float(place) for place, value in enumerate(values)}, "", False)
-    numbers = [amount[0] for amount in amounts if amount is not None]
+    numbers = [each[0] for each in amounts if each is not None]
     return _Scale(key, dict(zip(values, numbers, strict=True)), units.pop() if units else "", True)
 
 
@@ -158,10 +157,10 @@ def _amount(value: Cell) -> tuple[float, str] | None:
         return None
     if not isinstance(value, str):
         return float(value), ""
-    match = _AMOUNT.fullmatch(value)
+    found = amount(value)
     try:
-        return None if match is None else (float(match["number"]) / float(match["divisor"] or 1), match["unit"])
-    except (ValueError, ZeroDivisionError):
+        return None if found is None else (float(to_fraction(found[0])), found[1])
+    except InvalidInput:
         return None
 
 

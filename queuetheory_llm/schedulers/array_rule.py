@@ -90,19 +90,34 @@ class ArrayBatch(NamedTuple):
 
 ArrayFunction = Callable[[ArrayView, Floats, ArrayBatch], tuple[int, int]]
 
-#: Functions that rules call, to be made known to the compiler before it compiles a rule.
-HELPERS: list[Callable[..., Any]] = []
+_HELPER = "__array_rule_helper__"
 
 
 def helper(function: F) -> F:
-    """Mark a function that rules call, so that it can be compiled with them; it stays the plain function it is."""
-    HELPERS.append(function)
+    """Mark a function that rules call, so that it can be compiled with them; it stays the plain function it is.
+
+    The mark is on the function itself, and goes with it to other processes.
+
+    Examples
+    --------
+    >>> @helper
+    ... def twice(x):
+    ...     return 2 * x
+    >>> twice(3)
+    6
+    """
+    setattr(function, _HELPER, True)
     return function
 
 
-def _plain(function: ArrayFunction) -> ArrayFunction:
+def is_helper(value: object) -> bool:
+    """Whether it is a function marked with `helper`."""
+    return getattr(value, _HELPER, False) is True
+
+
+def plain(function: F) -> F:
     """The Python function behind one that numba has compiled already."""
-    original: ArrayFunction = getattr(function, "py_func", function)
+    original: F = getattr(function, "py_func", function)
     return original
 
 
@@ -155,7 +170,7 @@ class ArrayRule:
         """
         batch = ArrayBatch.empty(len(view.prefilling), len(view.decoding))
         try:
-            counts = _plain(self.function)(array_view(view), self.values, batch)
+            counts = plain(self.function)(array_view(view), self.values, batch)
         except IndexError:
             raise self.beyond() from None
         return batch.read(self.name, counts)

@@ -7,21 +7,27 @@ backlog that the rule does not look at costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
+from types import FunctionType
 from typing import Any
 
+import numba
 import numpy as np
+from numba.extending import register_jitable
 
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.model.engine import Engine
-from queuetheory_llm.schedulers.array_rule import HELPERS, ArrayBatch, ArrayFunction, ArrayRule
+from queuetheory_llm.schedulers.array_rule import ArrayBatch, ArrayRule, ArrayView, plain
 from queuetheory_llm.schedulers.policy import View
 from queuetheory_llm.simulation import general_kernel as kernel
 from queuetheory_llm.simulation.clock import LAST_TICK, BatchTicks, Clock
 from queuetheory_llm.simulation.limits import BrokenLimit, checked_tokens, refusal
 from queuetheory_llm.simulation.requests import Requests, Ticks
+from queuetheory_llm.simulation.rule_code import code_digest, code_key, helpers_of
 from queuetheory_llm.simulation.run import NEVER, BatchLog, Progress, Run, Series, watched
 
+_OPTIONS: dict[str, Any] = {"boundscheck": True}  # a rule that leaves its arrays is an error
+_PACKAGE = __name__.partition(".")[0]
 _PAUSE = 16_384  # batches between two reports of progress
 _TABLE = 2**20  # durations kept by number of tokens; of longer batches the kernel asks each time
 _LOG = 2**16  # batches, pieces and decode tokens between two readings of the log
@@ -56,16 +62,33 @@ def run_general(
     return going.result(until)
 
 
-@lru_cache(maxsize=64)
-def _driver(function: ArrayFunction) -> tuple[Callable[..., int], Any]:
-    """`drive` and the rule, compiled in memory: a disk cache would not see that a helper in another file changed."""
-    import numba
-    from numba.extending import register_jitable
+_DRIVERS: dict[tuple[Any, ...], Callable[..., int]] = {}  # by the code of the rule, which a worker gets as a copy
 
-    while HELPERS:
-        register_jitable(HELPERS.pop())
-    form: Any = function if hasattr(function, "py_func") else numba.njit(boundscheck=True)(function)
-    return numba.njit(kernel.drive), form
+
+def _driver(rule: ArrayRule) -> Callable[..., int]:
+    """`drive` with the rule in it; compiled on its first call, once for all rules of the same code.
+
+    Of the packaged rules it is kept on disk, under the digest of all the code it was made from: numba itself would not
+    see that a helper in another file changed. A user's own rules are compiled in memory.
+    """
+    function = rule.function
+    if not isinstance(plain(function), FunctionType):
+        raise InvalidInput(f"scheduler {rule.name}: {function!r} is no plain Python function; write it with def")
+    key = code_key(function)
+    if key not in _DRIVERS:
+        for each in helpers_of(function):
+            _make_known(each)
+        packaged = function.__module__.startswith(f"{_PACKAGE}.")
+        digest = code_digest((repr(_OPTIONS), ArrayView._fields, ArrayBatch._fields, key)) if packaged else None
+        form = function if hasattr(function, "py_func") else numba.njit(**_OPTIONS)(function)
+        _DRIVERS[key] = kernel.driver(form, digest)
+    return _DRIVERS[key]
+
+
+@cache
+def _make_known(function: Callable[..., Any]) -> None:
+    """Let numba compile a helper into what calls it, its indices checked as well."""
+    register_jitable(**_OPTIONS)(function)
 
 
 def _queue(capacity: int, first: int = 0) -> kernel.Queue:
@@ -113,8 +136,7 @@ class _Going:
 
         limits = (self.engine.b_max, self.engine.b_max if self.engine.k_max is None else self.engine.k_max, until)
         try:
-            go, form = _driver(self.rule.function)
-            code = go(form, self.values, self.state, self.batch, self.watch, self.log, limits, _PAUSE)
+            code = _driver(self.rule)(self.values, self.state, self.batch, self.watch, self.log, limits, _PAUSE)
         except NumbaError as error:
             raise InvalidInput(
                 f"scheduler {self.rule.name}: numba cannot compile the rule ({_gist(error)}); write it in the Python "

@@ -1,6 +1,6 @@
 """The compiled parts of the general runner: requests present in order, a batch checked and credited, the time series.
 
-The same model as `reference`, on arrays. `drive` is compiled anew for each rule; all it calls is kept on disk. Nothing
+The same model as `reference`, on arrays. `_drive` is compiled anew for each rule; all it calls is kept on disk. Nothing
 here is longer than the requests present: queues are slices of arrays, and a request leaves one by moving the shorter
 side. Words for what goes wrong are found by the caller, who sees the state as it was before the batch.
 """
@@ -8,6 +8,7 @@ side. Words for what goes wrong are found by the caller, who sees the state as i
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
@@ -22,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 NEVER = -1
 LAST_TICK = 2**63 - 1
 
-# Why `drive` came back.
+# Why a driver came back.
 DONE, BROKEN, NEED_DURATION, LOG_FULL, OVERFLOW, PAUSED = range(6)
 
 # Entries of `State.at`: where the run is.
@@ -400,8 +401,19 @@ def serve(state: State, batch: ArrayBatch, watch: Watch, log: Log) -> int:
     return DONE
 
 
-def drive(
-    form: Any,
+def _form(view: ArrayView, parameters: NDArray[np.float64], batch: ArrayBatch) -> tuple[int, int]:
+    """Stands for the rule in `_drive`; `driver` puts one in its place."""
+    raise NotImplementedError
+
+
+def driver(form: Any, digest: str | None) -> Callable[..., int]:
+    """`_drive` with a compiled rule in it; kept on disk under ``digest``, a name for all the code of the rule."""
+    function = FunctionType(_drive.__code__, {**globals(), "_form": form}, "drive")
+    function.__qualname__ = f"drive_{digest}"  # the name of numba's file, beside the stamp of this one
+    return cast("Callable[..., int]", numba.njit(cache=digest is not None)(function))
+
+
+def _drive(
     parameters: NDArray[np.float64],
     state: State,
     batch: ArrayBatch,
@@ -417,7 +429,7 @@ def drive(
         if at[FORMED] == 0:
             if not advance(state, watch, until):
                 return DONE
-            pieces, decodes = form(view_of(state, b_max, k_max), parameters, batch)
+            pieces, decodes = _form(view_of(state, b_max, k_max), parameters, batch)
             at[PIECES], at[DECODES] = pieces | 0, decodes | 0  # floats have no |: counts are whole, or do not compile
             if not check(state, batch, b_max, k_max):
                 return BROKEN

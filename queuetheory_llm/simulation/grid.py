@@ -22,7 +22,7 @@ MOST_POINTS = 100_000
 #: A value in a table.
 Cell = int | float | str | bool | None
 
-_AMOUNT = re.compile(r"\s*(?P<number>[^\sa-zA-Z]+(?:[eE][+-]?\d+)?)\s*(?P<unit>[a-zA-Zµ]*)\s*\Z")
+_AMOUNT = re.compile(r"\s*(?P<number>[^\sa-zA-Z]+(?:[eE][+-]?\d+)?)\s*(?P<unit>[a-zA-Zµ]*)\s*")
 _DEEPER = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
@@ -104,6 +104,18 @@ def cell(value: Any) -> Cell:
     return value if isinstance(value, int | str) else json.dumps(value, default=cell)
 
 
+def amount(text: str) -> tuple[str, str] | None:
+    """The number and the unit of a quantity as they are written; None where the text is none.
+
+    Examples
+    --------
+    >>> amount("11.28 ms"), amount("400/187"), amount("poisson")
+    (('11.28', 'ms'), ('400/187', ''), None)
+    """
+    match = _AMOUNT.fullmatch(text)
+    return None if match is None else (match["number"], match["unit"])
+
+
 def require_points(count: int, where: str) -> None:
     """Refuse a sweep, or an axis, of more than `MOST_POINTS`."""
     if count > MOST_POINTS:
@@ -172,12 +184,12 @@ def _value(text: str, where: str) -> Any:
 
 def _range(parts: Sequence[str], where: str) -> list[Any]:
     """START, START + STEP, ... up to STOP, exact; their unit may stand at the last part alone."""
-    amounts = [match for part in parts if (match := _AMOUNT.match(part)) is not None]
-    units = sorted({match["unit"] for match in amounts} - {""})
+    amounts = [found for part in parts if (found := amount(part)) is not None]
+    units = sorted({unit for _, unit in amounts} - {""})
     if len(amounts) < len(parts) or len(units) > 1:
         raise InvalidInput(f"{where}: is no range START:STOP:STEP; write three numbers, with one unit or none")
     try:
-        start, stop, step = (to_fraction(match["number"]) for match in amounts)
+        start, stop, step = (to_fraction(number) for number, _ in amounts)
     except InvalidInput as error:
         raise InvalidInput(f"{where}: {error}") from None
     if step <= 0:

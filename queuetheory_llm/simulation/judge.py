@@ -150,7 +150,7 @@ def simulate(
     horizon: Number | None = None,
     seed: int = 0,
     replications: int = 1,
-    first_token: FirstToken = "paper",
+    first_token: FirstToken | None = None,
     log: bool = False,
     check: bool = False,
     progress: Progress | None = None,
@@ -163,7 +163,7 @@ def simulate(
     scheduler : Scheduler or str
         A rule or its name with flags.
     workload : Workload
-        With an arrival process.
+        With an arrival process; the replay of a trace is that of `simulate_trace`.
     engines : int
         Number of equal engines, at least 1.
     dispatch : {"random", "round-robin", "token-queue"}
@@ -175,8 +175,8 @@ def simulate(
     replications : int
         Number of independent runs, at least 1; with several, each draws from a stream of its own spawned from the
         seed, and intervals are those of Student's t over the runs.
-    first_token : {"paper", "engine"}
-        Convention of ttft and tpot.
+    first_token : {"paper", "engine"}, optional
+        Convention of ttft and tpot; "paper" by default, of a trace see `Trace.convention`.
     log : bool
         Keep the contents of every batch.
     check : bool
@@ -191,6 +191,22 @@ def simulate(
     InfeasibleRequest
         If the rule can never serve one of the requests.
     """
+    if isinstance(workload.arrivals, TraceArrivals):
+        if replications != 1:
+            raise InvalidInput("replications: a replayed trace is one run; leave it out")
+        return simulate_trace(
+            engine,
+            scheduler,
+            workload.arrivals.trace,
+            engines=engines,
+            dispatch=dispatch,
+            horizon=horizon,
+            seed=seed,
+            first_token=workload.arrivals.trace.convention(first_token),
+            log=log,
+            check=check,
+            progress=progress,
+        )
     rule = _rule(scheduler, engine, workload)
     cluster = _Cluster(engine, engines, dispatch)
     seed = _require_seed(seed)
@@ -213,7 +229,7 @@ def simulate(
         runner.add(sample(workload, clock, end, rng), rng)
     measured = measure(runner.runs, scores=runner.scores)
     judgement = judge(cluster, rule, workload, measured)
-    return _report(runner, judgement, measured, first_token, notes, whole_trace=False)
+    return _report(runner, judgement, measured, first_token or "paper", notes, whole_trace=False)
 
 
 def simulate_trace(

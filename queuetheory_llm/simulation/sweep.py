@@ -1,8 +1,7 @@
 """A sweep: every point of a grid of model keys, under every scheduler, with every seed; one row of a table each.
 
-A point is one call of `simulate` (`simulate_trace` where the workload is a trace). Its row does not depend on which
-worker makes it or when, so a sweep gives the same table whatever computes it. The points of one seed share their
-random numbers: differences between them are paired.
+A point is one call of `simulate`. Its row does not depend on which worker makes it or when, so a sweep gives the same
+table whatever computes it. The points of one seed share their random numbers: differences between them are paired.
 """
 
 from __future__ import annotations
@@ -24,13 +23,14 @@ import attrs
 from queuetheory_llm import __version__
 from queuetheory_llm.errors import InvalidInput, QueueTheoryError
 from queuetheory_llm.exact.numbers import Number, require_whole, to_seconds
+from queuetheory_llm.model.dispatch import require_dispatch, require_engines
 from queuetheory_llm.model.system import System
-from queuetheory_llm.model.trace import FirstToken, TraceArrivals
+from queuetheory_llm.model.trace import FirstToken
 from queuetheory_llm.result import Result, html_table
 from queuetheory_llm.schedulers.policy import Scheduler
 from queuetheory_llm.schedulers.registry import name_of, to_rule
 from queuetheory_llm.simulation.grid import Axis, Cell, cell, require_points
-from queuetheory_llm.simulation.judge import Simulation, simulate, simulate_trace
+from queuetheory_llm.simulation.judge import Simulation, simulate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,6 +83,10 @@ class Plan:
         Simulated seconds; None for the default of `simulate` at each point.
     first_token : {"paper", "engine"} or None
         None for the default of the model.
+    engines : int
+        Number of equal engines, at every point.
+    dispatch : str
+        How requests are spread over them, see `replicas`.
     """
 
     axes: tuple[Axis, ...]
@@ -90,6 +94,8 @@ class Plan:
     seeds: int
     horizon: Fraction | None
     first_token: FirstToken | None
+    engines: int = 1
+    dispatch: str = "random"
 
     @classmethod
     def of(
@@ -100,6 +106,8 @@ class Plan:
         seeds: int,
         horizon: Number | None,
         first_token: FirstToken | None,
+        engines: int = 1,
+        dispatch: str = "random",
     ) -> Plan:
         """From what a user gives.
 
@@ -117,7 +125,17 @@ class Plan:
         seconds = None if horizon is None else to_seconds(horizon)
         if seconds is not None and seconds <= 0:
             raise InvalidInput(f"--horizon: {horizon} is not positive; give the seconds to simulate")
-        plan = cls(axes=axes, schedulers=rules, seeds=seeds, horizon=seconds, first_token=first_token)
+        engines = require_engines(engines, "--engines")
+        require_dispatch(dispatch)
+        plan = cls(
+            axes=axes,
+            schedulers=rules,
+            seeds=seeds,
+            horizon=seconds,
+            first_token=first_token,
+            engines=engines,
+            dispatch=dispatch,
+        )
         require_points(len(plan), "--grid")
         return plan
 
@@ -148,13 +166,15 @@ class Plan:
         return Point(index=index, values=self.setting(setting), scheduler=self.schedulers[rule], seed=seed)
 
     def question(self) -> dict[str, Any]:
-        """Plain values that say what is asked: ``grid``, ``schedulers``, ``seeds``, ``horizon``, ``first_token``."""
+        """Plain values that say what is asked: ``grid``, ``schedulers``, ``seeds``, ``engines`` and so on."""
         return {
             "grid": {axis.key: list(axis.cells) for axis in self.axes},
             "schedulers": [name_of(rule) for rule in self.schedulers],
             "seeds": self.seeds,
             "horizon": None if self.horizon is None else float(self.horizon),
             "first_token": self.first_token,
+            "engines": self.engines,
+            "dispatch": self.dispatch,
         }
 
 
@@ -175,6 +195,8 @@ class Task:
         The model of the point, or why it is none.
     horizon : Fraction or None
     first_token : {"paper", "engine"} or None
+    engines : int
+    dispatch : str
     version : str
         Of the package that asks.
     """
@@ -183,6 +205,8 @@ class Task:
     system: System | str
     horizon: Fraction | None
     first_token: FirstToken | None
+    engines: int = 1
+    dispatch: str = "random"
     version: str = __version__
 
 
@@ -209,20 +233,15 @@ def run_point(task: Task) -> tuple[int, Row]:
 
 
 def _simulate(task: Task, system: System) -> Simulation:
-    rule, workload = task.point.scheduler, system.require_workload()
-    if isinstance(workload.arrivals, TraceArrivals):
-        trace = workload.arrivals.trace
-        convention: FirstToken = "paper" if "paper" in (trace.first_token, task.first_token) else "engine"
-        return simulate_trace(
-            system.engine, rule, trace, horizon=task.horizon, seed=task.point.seed, first_token=convention
-        )
     return simulate(
         system.engine,
-        rule,
-        workload,
+        task.point.scheduler,
+        system.require_workload(),
+        engines=task.engines,
+        dispatch=task.dispatch,
         horizon=task.horizon,
         seed=task.point.seed,
-        first_token=task.first_token or "paper",
+        first_token=task.first_token,
     )
 
 
@@ -278,20 +297,54 @@ def run_points(tasks: Iterable[Task], *, n_jobs: int, backend: Backend) -> Itera
         raise InvalidInput("--cluster: it has no worker; start one") from None
 
 
-def _options(backend: Backend, n_jobs: int) -> dict[str, Any]:
-    """The backend as joblib takes it, once the client that "dask" needs is there."""
-    if backend == "loky":  # its processes outlive a parent that is killed by this long
-        return {"backend": backend, "n_jobs": n_jobs, "idle_worker_timeout": _IDLE}
+def require_backend(backend: str) -> None:
+    """Refuse a backend that is not known or not to be had here; for callers to call before the work.
+
+    Raises
+    ------
+    InvalidInput
+        If the name is none of `BACKENDS`, its library is not installed, or "dask" has no client.
+    """
+    if backend not in BACKENDS:
+        raise InvalidInput(f"backend: {backend!r} is not known; use one of {', '.join(BACKENDS)}")
+    if backend == "dask":
+        _dask_client()
+    if backend == "ray":
+        _ray()
+
+
+def _dask_client() -> Any:
     try:
         from dask.distributed import get_client
 
-        get_client().run(exec, f"import {__name__}")  # a worker without it would leave joblib waiting for ever
+        return get_client()
     except ModuleNotFoundError as error:
-        raise InvalidInput(
-            f"dask: no module {error.name}; pip install 'queuetheory-llm[cluster]' here and there"
-        ) from None
+        raise _missing_on_dask(error) from None
     except ValueError:
         raise InvalidInput("dask: there is no client; make a dask.distributed.Client first") from None
+
+
+def _missing_on_dask(error: ModuleNotFoundError) -> InvalidInput:
+    return InvalidInput(f"dask: no module {error.name}; pip install 'queuetheory-llm[cluster]' here and there")
+
+
+def _ray() -> Any:
+    try:
+        ray = import_module("ray")
+        import_module("ray.util.joblib").register_ray()
+    except ImportError:
+        raise InvalidInput("ray: is not installed; pip install 'queuetheory-llm[ray]'") from None
+    return ray
+
+
+def _options(backend: Backend, n_jobs: int) -> dict[str, Any]:
+    """The backend as joblib takes it."""
+    if backend == "loky":  # its processes outlive a parent that is killed by this long
+        return {"backend": backend, "n_jobs": n_jobs, "idle_worker_timeout": _IDLE}
+    try:
+        _dask_client().run(exec, f"import {__name__}")  # a worker without it would leave joblib waiting for ever
+    except ModuleNotFoundError as error:
+        raise _missing_on_dask(error) from None
     return {"backend": backend, "n_jobs": -1}
 
 
@@ -299,11 +352,7 @@ def _run_on_ray(jobs: Iterator[Any]) -> Iterator[tuple[int, Row]]:
     """In shares: joblib hands the results of Ray back only all at once."""
     from joblib import Parallel, effective_n_jobs, parallel_config
 
-    try:
-        ray = import_module("ray")
-        import_module("ray.util.joblib").register_ray()
-    except ImportError:
-        raise InvalidInput("ray: is not installed; pip install ray") from None
+    ray = _ray()
     if not ray.is_initialized():
         ray.init(logging_level="error", log_to_driver=False)
     with parallel_config(backend="ray", n_jobs=-1):

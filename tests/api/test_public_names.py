@@ -17,13 +17,17 @@ MODEL = {
 }  # fmt: skip
 RULES = {
     "Batch", "Pass", "Policy", "Scheduler", "View", "SCHEDULERS", "ArrayBatch", "ArrayRule", "ArrayView",
-    "scheduler_for",
+    "helper", "scheduler_for",
 }  # fmt: skip
 FILES = {"read_trace", "read_sweep", "read_profile", "Selection", "Gemm"}
 ANSWERS = {
     "simulate_trace", "outer_bound", "workload_bound", "sweep", "fit_profile", "Verdict", "Basis", "Judgement",
+    "Simulation", "SweepResult",
 }  # fmt: skip
-THRESHOLDS = {"induced_drifts", "induced_threshold", "simulated_drifts", "simulated_threshold"}
+THRESHOLDS = {
+    "induced_drifts", "induced_threshold", "simulated_drifts", "simulated_threshold", "SimulatedThreshold",
+    "InducedDrifts",
+}  # fmt: skip
 ERRORS = {
     "QueueTheoryError", "InvalidInput", "InvalidModel", "InfeasibleRequest", "AssumptionViolated", "NotConverged",
 }  # fmt: skip

@@ -93,6 +93,14 @@ def test_files_by_their_ending_and_the_table_on_stdout(model, capsys):
     assert "UNSTABLE" in out
 
 
+def test_several_engines_are_in_the_title_and_the_question(model, capsys):
+    arguments = [model, *GRID, "--engines", "2", "--dispatch", "token-queue"]
+    assert "2 engines (token-queue)" in " ".join(run(capsys, *arguments)[1].split())
+    found = json.loads(run(capsys, *arguments, "--json")[1])
+    assert (found["engines"], found["dispatch"]) == (2, "token-queue")
+    assert {row["verdict"] for row in found["results"]} == {"STABLE"}  # 60 of 2 x 50 requests/s
+
+
 def test_errors_at_points_are_counted(model, capsys):
     grid = ("--grid", "engine.b_max=4,8", "--horizon", "5", "--workers", "1", "--scheduler", "vllm-vanilla")
     code, out, err = run(capsys, model, *grid)
@@ -116,6 +124,10 @@ def test_errors_at_points_are_counted(model, capsys):
         (["--horizon", "nan"], "--horizon: 'nan'"),
         (["--cluster", "spark"], "--cluster: 'spark'"),
         (["--cluster", "tcp://127.0.0.1:1", "--workers", "2"], "--workers: a Dask scheduler has its own"),
+        (["--cluster", "ray", "--workers", "2"], "--workers: Ray has its own workers"),
+        (["--engines", "0"], "--engines: 0"),
+        (["--dispatch", "random"], "--dispatch: there is one engine only"),
+        (["--engines", "2", "--dispatch", "nearest"], "'nearest' is not a dispatch rule"),
         (["-o", "x.txt"], ".jsonl, .csv, .svg, .png or .pdf"),
         (["-o", "no/x.csv"], "does not exist"),
         (["-o", "x.jsonl", "-o", "y.jsonl"], "more than one .jsonl"),

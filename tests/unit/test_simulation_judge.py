@@ -12,7 +12,7 @@ from queuetheory_llm.model.arrivals import DeterministicArrivals, PoissonArrival
 from queuetheory_llm.model.batch_time import Staircase
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import Geometric, ObservedLengths
-from queuetheory_llm.model.trace import Trace
+from queuetheory_llm.model.trace import Trace, TraceArrivals
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Batch
 from queuetheory_llm.schedulers.registry import parse_scheduler
@@ -342,3 +342,17 @@ def test_no_rule_is_called_stable_under_a_regular_stream_at_its_limit(rule, load
         found = simulate(engine, rule, workload, horizon=horizon)
         assert found.measured.verdict is not Verdict.STABLE
         assert found.contradiction is None
+
+
+def test_a_workload_whose_arrivals_are_a_trace_is_its_replay():
+    trace = trace_of([10 * index for index in range(50)])
+    workload = Workload.of(prefill=1, decode=1).with_arrivals(TraceArrivals(trace=trace))
+    for asked in (None, "paper", "engine"):
+        found = simulate(ENGINE, SARATHI, workload, first_token=asked)
+        assert found.to_dict() == simulate_trace(ENGINE, SARATHI, trace, first_token=trace.convention(asked)).to_dict()
+    read_by_the_paper = attrs.evolve(trace, first_token="paper")
+    assert read_by_the_paper.convention("engine") == "paper"
+    assert attrs.evolve(trace, first_token="as given").convention() == "engine"
+    assert attrs.evolve(trace, first_token="as given").convention("paper") == "paper"
+    with pytest.raises(InvalidInput, match="replications: a replayed trace is one run"):
+        simulate(ENGINE, SARATHI, workload, replications=2)

@@ -135,6 +135,21 @@ def test_a_trace_is_replayed_and_its_seeds_are_said_to_be_the_same(tmp_path):
     }
 
 
+def test_several_engines_are_part_of_the_question(model, tmp_path):
+    store = tmp_path / "s.jsonl"
+    spread = {"engines": 3, "dispatch": "round-robin"}
+    options = {"grid": {"engine.b_max": [16]}, "schedulers": "orca", "seeds": 1}
+    row = small(model, **options, **spread, store=store).rows[0]
+    system = qt.load_model(model)
+    engine = attrs.evolve(system.engine, b_max=16)
+    found = qt.simulate(engine, "orca", system.workload, **spread, horizon=3, seed=0)
+    assert row["latency.e2e.p95"] == found.latency["e2e"].p95
+    assert (row["engines"], row["dispatch"]) == (3, "round-robin")
+    assert "engines 3 there, 1 here, dispatch round-robin there, random here" in refused(model, **options, store=store)
+    assert "--engines: 0" in refused(model, engines=0)
+    assert "'nearest' is not a dispatch rule" in refused(model, dispatch="nearest", engines=2)
+
+
 def test_a_rule_of_ones_own_is_run_by_a_worker(model):
     result = small(model, schedulers=[qt.SCHEDULERS["orca"], "sarathi+target=4"], seeds=1)
     assert {row["scheduler"] for row in result.rows} == {"orca", "sarathi+target=4"}
@@ -259,9 +274,59 @@ def test_points_are_in_the_file_as_they_come(model, tmp_path):
     small(
         model,
         store=store,
-        progress=lambda done, points: seen.append((done, points, len(store.read_bytes().splitlines()))),
+        progress=lambda done, points: seen.append((done, points, _lines(store))),
     )
-    assert seen == [(done, 16, done + 1) for done in range(17)]
+    assert seen == [(0, 16, 0), *((done, 16, done + 1) for done in range(1, 17))]
+
+
+def _lines(store):
+    return len(store.read_bytes().splitlines()) if store.exists() else 0
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def test_nothing_is_touched_before_the_first_result(model, tmp_path):
+    """A finished file outlives a backend that is not there, an interruption, and a sweep of nothing but errors."""
+    store = tmp_path / "s.jsonl"
+    small(model, store=store)
+    whole = store.read_bytes()
+    assert "dask: " in refused(model, store=store, restart=True, backend="dask", n_jobs=None)
+    assert store.read_bytes() == whole
+    errors = {"schedulers": ["vllm-vanilla"], "grid": {"engine.b_max": [8]}}
+    assert "every point fails" in refused(model, store=store, restart=True, **errors)
+    assert store.read_bytes() == whole
+
+    with pytest.raises(KeyboardInterrupt):
+        small(model, store=store, restart=True, progress=interrupted)
+    assert store.read_bytes() == whole
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.toml", "s.jsonl"]
+
+
+def test_an_interrupted_run_never_removes_a_file_it_did_not_make(model, tmp_path):
+    store = tmp_path / "s.jsonl"
+    small(model, store=store)
+    head, *lines = store.read_bytes().splitlines(keepends=True)
+    errors = head + b"".join(line for line in lines if b'"error": null' not in line)
+    store.write_bytes(errors)
+
+    with pytest.raises(KeyboardInterrupt):
+        small(model, store=store, progress=interrupted)
+    assert store.read_bytes() == errors
+
+
+def test_one_sweep_writes_a_file_at_a_time(model, tmp_path):
+    store, said = tmp_path / "s.jsonl", []
+
+    def meanwhile(done, _):
+        if done == 3:
+            said.append(refused(model, store=store))
+            said.append(refused(model, store=store, restart=True))
+
+    small(model, store=store, progress=meanwhile)
+    assert said == [f"{store}: another run is writing it; wait for its end, or give another file"] * 2
+    assert small(model, store=store).notes == (f"{store}: goes on after 16 finished points",)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +446,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_points(model, tmp_path, monkeypat
 
     def full(file, data):
         calls.append(data)
-        return write(file, data[:10] if len(calls) == 5 else data)
+        return write(file, data[:10] if len(calls) == 4 else data)
 
     monkeypatch.setattr(sweep_store.os, "write", full)
     said = refused(model, store=store)
