@@ -26,7 +26,7 @@ from queuetheory_llm.simulation.clock import Clock, generators
 from queuetheory_llm.simulation.requests import Requests, Ticks, sample
 from queuetheory_llm.simulation.run import NEVER, Run
 from queuetheory_llm.simulation.runner import run
-from queuetheory_llm.simulation.statistics import Drift
+from queuetheory_llm.simulation.statistics import TokenDrift
 
 Floats = NDArray[np.float64]
 
@@ -59,17 +59,17 @@ class PhaseDrifts:
 
     Attributes
     ----------
-    total : Drift
+    total : TokenDrift
         Of the token backlog.
-    prefill : Drift
+    prefill : TokenDrift
         Of the prompts that are not complete.
-    decode : Drift
+    decode : TokenDrift
         Of the decode tokens of requests past their prompts.
     """
 
-    total: Drift
-    prefill: Drift
-    decode: Drift
+    total: TokenDrift
+    prefill: TokenDrift
+    decode: TokenDrift
 
 
 class Stream:
@@ -258,7 +258,7 @@ class PhasedRuns:
         )
         return PhaseDrifts(total=total, prefill=prefill, decode=decode)
 
-    def _drift(self, growth: Floats, excess: Floats, resolution: float) -> Drift:
+    def _drift(self, growth: Floats, excess: Floats, resolution: float) -> TokenDrift:
         """The interval is never narrower than one batch over the time measured, where all replications agree."""
         from scipy.stats import t
 
@@ -275,7 +275,7 @@ class PhasedRuns:
         mean, count = float(values.mean()), len(values)
         spread = float(t.ppf((1 + self.confidence) / 2, count - 1) * values.std(ddof=1)) / math.sqrt(count)
         reach = max(spread, resolution)
-        return Drift(mean=mean, low=mean - reach, high=mean + reach)
+        return TokenDrift(mean=mean, low=mean - reach, high=mean + reach)
 
 
 def _past_prompt(done: Run, edge: Ticks) -> Ticks:

@@ -24,7 +24,7 @@ from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Scheduler
 from queuetheory_llm.simulation.phases import Phase, PhasedRuns, Replay, stream_of
-from queuetheory_llm.simulation.statistics import Drift
+from queuetheory_llm.simulation.statistics import TokenDrift
 
 MOST_REQUESTS = 20_000_000
 _REPETITIONS = 60  # of a trace, where that is more
@@ -50,7 +50,7 @@ class RateInterval:
     ----------
     low, high : Fraction
         Requests/s: the largest rate shown stable, 0 if none; the smallest shown unstable, None if none.
-    falling, growing : Drift or None
+    falling, growing : TokenDrift or None
         Of the token backlog in tokens/s, from a large backlog on, at ``low`` and at ``high``.
     confidence : float
         Of each of the two.
@@ -63,8 +63,8 @@ class RateInterval:
 
     low: Fraction
     high: Fraction | None
-    falling: Drift | None
-    growing: Drift | None
+    falling: TokenDrift | None
+    growing: TokenDrift | None
     confidence: float
     met: bool
     requests: int
@@ -147,8 +147,8 @@ class _Search:
     report: Report
     low: Fraction = Fraction(0)
     high: Fraction | None = None
-    falling: Drift | None = None
-    growing: Drift | None = None
+    falling: TokenDrift | None = None
+    growing: TokenDrift | None = None
     before: tuple[float, int] | None = None
     stuck: int = 0
 
@@ -159,7 +159,7 @@ class _Search:
     def _for_width(self, requests: int) -> int:
         return math.ceil(requests * min(max(0.01 / self.width, 0.1), 1.0))
 
-    def _overloaded(self, rate: float) -> Drift:
+    def _overloaded(self, rate: float) -> TokenDrift:
         """Drift from empty, measured over the second half."""
         half = Phase(rate=_rounded(rate), requests=self.runs.sized(self._for_width(_SEARCH_REQUESTS), rate))
         return self.runs.drifts([half, half])[1].total
@@ -229,7 +229,7 @@ class _Search:
         """A slope of the drift in the rate; far from that of a constant service rate it is noise."""
         return min(max(slope, 0.6 * self.tokens), 4 * self.tokens)
 
-    def _confirm(self, low: Fraction, high: Fraction, requests: int) -> list[Drift]:
+    def _confirm(self, low: Fraction, high: Fraction, requests: int) -> list[TokenDrift]:
         """Drifts while a backlog is made, then at ``high``, then at ``low``."""
         requests = self.runs.sized(requests, float(high))
         needed = self.width * requests + self.runs.stream.shortfall(2 * requests)
@@ -237,7 +237,7 @@ class _Search:
         phases = [load, Phase(rate=high, requests=requests), Phase(rate=low, requests=requests)]
         return [found.total for found in self.runs.drifts(phases)]
 
-    def _note(self, low: Fraction, high: Fraction, growing: Drift, falling: Drift) -> None:
+    def _note(self, low: Fraction, high: Fraction, growing: TokenDrift, falling: TokenDrift) -> None:
         """Keep the narrowest ends that were shown."""
         if falling.high < 0 and low > self.low:
             self.low, self.falling = low, falling
@@ -251,7 +251,7 @@ class _Search:
             self.stuck = self.stuck + 1 if reach > 0.6 * before[0] else 0
         return self.stuck == _STUCK
 
-    def _step(self, low: float, high: float, growing: Drift, falling: Drift) -> float:
+    def _step(self, low: float, high: float, growing: TokenDrift, falling: TokenDrift) -> float:
         """From the middle of the interval to the root between the two drifts, or beyond an end that it is beyond."""
         half = (high - low) / 2
         if growing.mean < 0:  # the backlog may be gone before the lower end is tried
@@ -261,7 +261,7 @@ class _Search:
         slope = (growing.mean - falling.mean) / (high - low)
         return -(growing.mean + falling.mean) / 2 / self._plausible(slope)
 
-    def _longer(self, root: float, growing: Drift, falling: Drift, requests: int) -> int:
+    def _longer(self, root: float, growing: TokenDrift, falling: TokenDrift, requests: int) -> int:
         """Requests of a phase for the two drifts to be told from 0, were the root in the middle."""
         reach = max(each.high - each.mean for each in (growing, falling))
         wanted = 0.6 * _INSIDE * self.width * root * self.tokens

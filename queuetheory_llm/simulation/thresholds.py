@@ -20,8 +20,8 @@ from queuetheory_llm.schedulers.policy import Policy, Scheduler
 from queuetheory_llm.schedulers.registry import scheduler_for
 from queuetheory_llm.simulation.phases import Backlog, Phase, PhasedRuns, stream_of
 from queuetheory_llm.simulation.rate_search import RateInterval, Report, search_rate
-from queuetheory_llm.simulation.statistics import Drift as Measured
-from queuetheory_llm.stability.induced import Drift, InducedDrifts, induced_threshold
+from queuetheory_llm.simulation.statistics import TokenDrift
+from queuetheory_llm.stability.induced import DriftBounds, InducedDrifts, induced_threshold
 from queuetheory_llm.stability.thresholds import Solver, Threshold, threshold
 from queuetheory_llm.stability.workload_region import workload_bound
 from queuetheory_llm.verdict import Basis, Judgement, Verdict
@@ -38,14 +38,14 @@ class SimulatedThreshold(Threshold):
     ----------
     confidence : float or None
         With which each end is shown; None where neither is, and the ends are the bounds of theory.
-    falling, growing : Drift or None
+    falling, growing : TokenDrift or None
         Drift of the token backlog from a large backlog on, tokens/s, at the two ends; None where an end is a bound of
         theory.
     """
 
     confidence: float | None = None
-    falling: Measured | None = None
-    growing: Measured | None = None
+    falling: TokenDrift | None = None
+    growing: TokenDrift | None = None
 
     def judge(self, rate: Number) -> Judgement:
         """Verdict at a rate in requests/s: by simulation outside the interval, UNDECIDED within it."""
@@ -63,7 +63,7 @@ class SimulatedThreshold(Threshold):
             )
         return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason=f"within {interval}: {self.method}")
 
-    def _basis(self, measured: Measured | None) -> Basis:
+    def _basis(self, measured: TokenDrift | None) -> Basis:
         return Basis.THEOREM if measured is None else Basis.SIMULATION
 
     def to_dict(self) -> dict[str, Any]:
@@ -257,10 +257,10 @@ def simulated_drifts(
     share = float(workload.mean_prefill / workload.mean_tokens)
     if not inside.decode.low > 0:  # decodes are then in balance, and what grows is whole requests
         total = runs.drifts([phase], attrs.evolve(endless, decodes=0))[0].total
-        prompts = Drift(low=share * total.low, high=share * total.high)
+        prompts = DriftBounds(low=share * total.low, high=share * total.high)
     if not inside.prefill.low > 0:
         total = runs.drifts([phase], attrs.evolve(endless, prompts=0))[0].total
-        decodes = Drift(low=total.low, high=total.high)
+        decodes = DriftBounds(low=total.low, high=total.high)
     return InducedDrifts(
         scheduler=rule.name,
         rate=asked,
@@ -290,5 +290,5 @@ def _endless(engine: Engine, workload: Workload, phase: Phase) -> Backlog:
     )
 
 
-def _drift(measured: Measured) -> Drift:
-    return Drift(low=measured.low, high=measured.high)
+def _drift(measured: TokenDrift) -> DriftBounds:
+    return DriftBounds(low=measured.low, high=measured.high)

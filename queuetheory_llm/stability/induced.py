@@ -38,7 +38,7 @@ _LONGEST_CYCLE = 400_000  # seats times tokens of a constant decode length, for 
 
 
 @attrs.frozen(kw_only=True)
-class Drift:
+class DriftBounds:
     """Tokens per second by which a backlog grows, between ``low`` and ``high``.
 
     Attributes
@@ -81,11 +81,11 @@ class InducedDrifts(Result):
     scheduler : str
     rate : Fraction
         Requests per second.
-    interior : tuple of two Drift
+    interior : tuple of two DriftBounds
         Of prompt and of decode tokens, both plentiful.
-    prompts : Drift or None
+    prompts : DriftBounds or None
         Of prompt tokens, they alone plentiful; None when the interior drift does not lead there.
-    decodes : Drift or None
+    decodes : DriftBounds or None
         Of decode tokens, they alone plentiful.
     method : str
         "exact" or "simulation".
@@ -97,9 +97,9 @@ class InducedDrifts(Result):
     figure: ClassVar[str] = "queuetheory_llm.plots.induced:draw_drifts"
     scheduler: str
     rate: Fraction
-    interior: tuple[Drift, Drift]
-    prompts: Drift | None
-    decodes: Drift | None
+    interior: tuple[DriftBounds, DriftBounds]
+    prompts: DriftBounds | None
+    decodes: DriftBounds | None
     method: str = "exact"
     confidence: float | None = None
     notes: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ class InducedDrifts(Result):
         }
 
 
-def _drift_words(drift: Drift) -> str:
+def _drift_words(drift: DriftBounds) -> str:
     return f"{drift.mean:.4g}" if drift.low == drift.high else f"{float(drift.low):.4g} .. {float(drift.high):.4g}"
 
 
@@ -272,7 +272,7 @@ class InducedChains:
         if second.sign == -1:
             found = self.beside_prompts
             ends = [_exactly(asked * mean - rates.prefill, rates.prefill) for rates in reversed(found)]
-            prompts = Drift(low=ends[0].low, high=ends[-1].high, negligible=ends[0].negligible)
+            prompts = DriftBounds(low=ends[0].low, high=ends[-1].high, negligible=ends[0].negligible)
             if len(found) > 1:
                 notes = (_DEPENDS,)
         if first.sign == -1:
@@ -330,10 +330,10 @@ _DEPENDS = (
 )
 
 
-def _exactly(value: Real, scale: Real) -> Drift:
+def _exactly(value: Real, scale: Real) -> DriftBounds:
     """A drift without interval; a float is known to `NUMERICAL_ERROR` of what it is the difference of."""
     error = 0.0 if isinstance(value, Fraction) else NUMERICAL_ERROR * abs(float(scale))
-    return Drift(low=value, high=value, negligible=error)
+    return DriftBounds(low=value, high=value, negligible=error)
 
 
 def _grouped(decode: int, seats: int, size: int) -> State:

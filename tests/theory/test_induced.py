@@ -14,7 +14,13 @@ from queuetheory_llm.model.lengths import Empirical, Geometric, IndependentLengt
 from queuetheory_llm.model.workload import RequestClass, Workload
 from queuetheory_llm.schedulers.policy import Batch
 from queuetheory_llm.schedulers.registry import parse_scheduler
-from queuetheory_llm.stability.induced import Drift, InducedChains, InducedDrifts, induced_drifts, induced_threshold
+from queuetheory_llm.stability.induced import (
+    DriftBounds,
+    InducedChains,
+    InducedDrifts,
+    induced_drifts,
+    induced_threshold,
+)
 from queuetheory_llm.stability.prefill_first import PrefillFirst
 from queuetheory_llm.stability.saturated import Plenty, SaturatedEngine, length_law, memoryless_decode
 from queuetheory_llm.stability.thresholds import threshold
@@ -148,8 +154,8 @@ class TestSigns:
 
     @pytest.mark.parametrize(
         ("drift", "sign"),
-        [(Drift(low=-2, high=-1), -1), (Drift(low=1, high=2), 1), (Drift(low=Fraction(0), high=Fraction(0)), 0),
-         (Drift(low=-1, high=1), None), (Drift(low=0.5, high=0.5, negligible=0.6), None)],
+        [(DriftBounds(low=-2, high=-1), -1), (DriftBounds(low=1, high=2), 1), (DriftBounds(low=Fraction(0), high=Fraction(0)), 0),
+         (DriftBounds(low=-1, high=1), None), (DriftBounds(low=0.5, high=0.5, negligible=0.6), None)],
     )  # fmt: skip
     def test_the_sign_of_a_drift(self, drift, sign):
         assert drift.sign == sign

@@ -24,7 +24,7 @@ from queuetheory_llm.simulation.thresholds import (
     simulated_threshold,
     solver_of,
 )
-from queuetheory_llm.stability.induced import Drift, induced_drifts, induced_threshold
+from queuetheory_llm.stability.induced import DriftBounds, induced_drifts, induced_threshold
 from queuetheory_llm.stability.thresholds import threshold
 from queuetheory_llm.verdict import Basis, Verdict
 
@@ -297,4 +297,4 @@ def test_induced_falls_back_on_runs_and_says_why():
 
 
 def test_the_sign_of_a_measured_drift_is_unknown_when_its_interval_holds_0():
-    assert Drift(low=-0.1, high=0.2).sign is None
+    assert DriftBounds(low=-0.1, high=0.2).sign is None
