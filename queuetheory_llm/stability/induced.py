@@ -21,7 +21,7 @@ import attrs
 
 from queuetheory_llm.errors import InvalidInput, NotConverged
 from queuetheory_llm.exact.numbers import Number, Real, to_fraction
-from queuetheory_llm.exact.quarter_plane import Sign, classify
+from queuetheory_llm.exact.quarter_plane import Sign, verdict_of_drifts
 from queuetheory_llm.model.arrivals import Arrivals
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
@@ -108,7 +108,7 @@ class InducedDrifts(Result):
     def verdict(self) -> Verdict:
         """By the signs of the drifts."""
         along = [None if drift is None else drift.sign for drift in (self.prompts, self.decodes)]
-        return classify((self.interior[0].sign, self.interior[1].sign), along[0], along[1])
+        return verdict_of_drifts((self.interior[0].sign, self.interior[1].sign), along[0], along[1])
 
     @property
     def judgement(self) -> Judgement:
