@@ -26,7 +26,7 @@ from queuetheory_llm.simulation.clock import Clock, generators
 from queuetheory_llm.simulation.requests import Requests, Ticks, sample
 from queuetheory_llm.simulation.run import NEVER, Run
 from queuetheory_llm.simulation.runner import run
-from queuetheory_llm.simulation.statistics import TokenDrift
+from queuetheory_llm.simulation.statistics import TokenDrift, student
 
 Floats = NDArray[np.float64]
 
@@ -260,8 +260,6 @@ class PhasedRuns:
 
     def _drift(self, growth: Floats, excess: Floats, resolution: float) -> TokenDrift:
         """The interval is never narrower than one batch over the time measured, where all replications agree."""
-        from scipy.stats import t
-
         if len(growth) > 1:
             centred = excess - excess.mean(axis=2, keepdims=True)
             slopes, *_ = np.linalg.lstsq(
@@ -272,8 +270,7 @@ class PhasedRuns:
             values = growth.mean(axis=1) - excess.mean(axis=2) @ slopes
         else:  # repetitions of one trace bring the same
             values = growth[0]
-        mean, count = float(values.mean()), len(values)
-        spread = float(t.ppf((1 + self.confidence) / 2, count - 1) * values.std(ddof=1)) / math.sqrt(count)
+        mean, spread = student(values, self.confidence)
         reach = max(spread, resolution)
         return TokenDrift(mean=mean, low=mean - reach, high=mean + reach)
 
