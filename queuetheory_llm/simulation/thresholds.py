@@ -37,7 +37,7 @@ class SimulatedThreshold(Threshold):
     Attributes
     ----------
     confidence : float or None
-        With which each end is shown; None where neither is, and the ends are the bounds of theory.
+        That both ends are right, see `RateInterval`; None where neither is shown, and they are the bounds of theory.
     falling, growing : TokenDrift or None
         Drift of the token backlog from a large backlog on, tokens/s, at the two ends; None where an end is a bound of
         theory.
@@ -249,17 +249,17 @@ def simulated_drifts(
     if workload.mean_prefill == 0 or workload.mean_decode == 0:
         raise InvalidInput("workload: one phase alone has no second backlog; judge it by its threshold")
     stream = stream_of(workload)
-    runs = PhasedRuns(engine=engine, scheduler=rule, stream=stream, seed=seed, confidence=confidence)
+    runs = PhasedRuns(engine=engine, scheduler=rule, stream=stream, seed=seed)
     phase = Phase(rate=asked, requests=runs.sized(requests, float(asked)))
     endless = _endless(engine, workload, phase)
-    inside = runs.drifts([phase], endless)[0]
+    inside = runs.drifts([phase], endless, confidence=confidence)[0]
     prompts = decodes = None
     share = float(workload.mean_prefill / workload.mean_tokens)
     if not inside.decode.low > 0:  # decodes are then in balance, and what grows is whole requests
-        total = runs.drifts([phase], attrs.evolve(endless, decodes=0))[0].total
+        total = runs.drifts([phase], attrs.evolve(endless, decodes=0), confidence=confidence)[0].total
         prompts = DriftBounds(low=share * total.low, high=share * total.high)
     if not inside.prefill.low > 0:
-        total = runs.drifts([phase], attrs.evolve(endless, prompts=0))[0].total
+        total = runs.drifts([phase], attrs.evolve(endless, prompts=0), confidence=confidence)[0].total
         decodes = DriftBounds(low=total.low, high=total.high)
     return InducedDrifts(
         scheduler=rule.name,

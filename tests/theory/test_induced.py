@@ -154,7 +154,8 @@ class TestSigns:
 
     @pytest.mark.parametrize(
         ("drift", "sign"),
-        [(DriftBounds(low=-2, high=-1), -1), (DriftBounds(low=1, high=2), 1), (DriftBounds(low=Fraction(0), high=Fraction(0)), 0),
+        [(DriftBounds(low=-2, high=-1), -1), (DriftBounds(low=1, high=2), 1),
+         (DriftBounds(low=Fraction(0), high=Fraction(0)), 0),
          (DriftBounds(low=-1, high=1), None), (DriftBounds(low=0.5, high=0.5, negligible=0.6), None)],
     )  # fmt: skip
     def test_the_sign_of_a_drift(self, drift, sign):
