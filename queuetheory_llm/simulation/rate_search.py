@@ -276,9 +276,10 @@ class _Search:
 
     def _disagree(self, reach: float, requests: int) -> bool:
         """Whether intervals that should halve have hardly narrowed, again and again."""
-        before, self.before = self.before, (reach, requests)
-        if before is not None and requests >= 4 * before[1]:
-            self.stuck = self.stuck + 1 if reach > 0.6 * before[0] else 0
+        if self.before is None or requests >= 4 * self.before[1]:
+            if self.before is not None:
+                self.stuck = self.stuck + 1 if reach > 0.6 * self.before[0] else 0
+            self.before = (reach, requests)
         if self.stuck == _STUCK:
             self.depends = "replications differ however long they run: the drift, and so the edge, depends on the start"
         return bool(self.depends)
@@ -295,8 +296,8 @@ class _Search:
 
 
 def _longer(requests: int, excess: float, *, least: float) -> int:
-    """Requests after which intervals ``excess`` times too wide are narrow enough; at most eight times as many."""
-    return math.ceil(requests * min(max(excess**2, least), 8.0))
+    """Requests after which intervals ``excess`` times too wide are narrow enough; at most four times as many."""
+    return math.ceil(requests * min(max(excess**2, least), 4.0))
 
 
 def _rounded(rate: float) -> Fraction:
