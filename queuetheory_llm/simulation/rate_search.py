@@ -124,7 +124,7 @@ def search_rate(
     InfeasibleRequest
         If the rule can never serve one of the requests.
     """
-    _check(width, confidence, seed, max_requests)
+    check_search(width=width, confidence=confidence, seed=seed, max_requests=max_requests)
     start = to_fraction(overload)
     if start <= 0:
         raise InvalidInput(f"overload: {float(start):g} is not positive; give a rate that is certainly unstable")
@@ -138,11 +138,17 @@ def search_rate(
     return search.result(search.root(float(start)))
 
 
-def _check(width: float, confidence: float, seed: int, max_requests: int | None) -> None:
-    most = 1 if max_requests is None else max_requests
-    whole = [
-        whole_fault("seed", seed, 0, "the same for the same run"),
-        whole_fault("max_requests", most, 1, "after which no further run starts"),
+def check_search(*, confidence: float, seed: int, width: float = 0.01, **requests: int | None) -> None:
+    """The arguments of a search or of a measurement of drifts; ``requests`` by the names of theirs.
+
+    Raises
+    ------
+    InvalidInput
+        One fault for each that is out of range.
+    """
+    whole = [whole_fault("seed", seed, 0, "the same for the same run")]
+    whole += [
+        whole_fault(name, number, 1, "a number of requests") for name, number in requests.items() if number is not None
     ]
     faults = [fault for fault in whole if fault is not None]
     if not 1e-4 <= width <= 0.5:

@@ -19,7 +19,7 @@ from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
 from queuetheory_llm.schedulers.registry import scheduler_for
 from queuetheory_llm.simulation.phases import Backlog, Phase, PhasedRuns, stream_of
-from queuetheory_llm.simulation.rate_search import RateInterval, Report, search_rate
+from queuetheory_llm.simulation.rate_search import RateInterval, Report, check_search, search_rate
 from queuetheory_llm.simulation.statistics import TokenDrift
 from queuetheory_llm.stability.induced import DriftBounds, InducedDrifts, induced_threshold
 from queuetheory_llm.stability.thresholds import Solver, Threshold, threshold
@@ -93,7 +93,7 @@ def simulated_threshold(
     ----------
     engine : Engine
     scheduler : Scheduler or str
-        Any rule, or the name of a policy.
+        Any rule, or the name of one, adaptive ones too.
     workload : Workload
         Arrivals are taken as Poisson when it has no process; a trace is replayed with scaled gaps.
     width, confidence, seed, max_requests, report
@@ -242,6 +242,7 @@ def simulated_drifts(
     InfeasibleRequest
         If the rule can never serve one of the requests.
     """
+    check_search(confidence=confidence, seed=seed, requests=requests)
     asked = to_fraction(rate)
     rule = scheduler_for(scheduler, engine, workload) if isinstance(scheduler, str) else scheduler
     if asked <= 0:

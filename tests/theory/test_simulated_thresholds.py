@@ -255,6 +255,21 @@ class TestRefusals:
         with pytest.raises(InvalidInput, match=complaint):
             simulated_threshold(A100, "sarathi", CHAT, **changed)
 
+    @pytest.mark.parametrize(
+        ("changed", "complaint"),
+        [
+            ({"seed": -1}, "seed: -1 is no whole number"),
+            ({"seed": 1.5}, "seed: 1.5 is no whole number"),
+            ({"confidence": 2}, "confidence: 2 is outside"),
+            ({"confidence": math.nan}, "confidence: nan is outside"),
+            ({"requests": -5}, "requests: -5 is no whole number from 1 on"),
+            ({"requests": 1.5}, "requests: 1.5 is no whole number from 1 on"),
+        ],
+    )
+    def test_arguments_of_drifts_out_of_range(self, changed, complaint):
+        with pytest.raises(InvalidInput, match=complaint):
+            simulated_drifts(A100, "sarathi", CHAT, 1, **changed)
+
     def test_every_fault_has_its_line(self):
         with pytest.raises(InvalidInput) as caught:
             simulated_threshold(A100, "sarathi", CHAT, width=2, confidence=0.1, seed=-1)
