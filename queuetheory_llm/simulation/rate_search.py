@@ -256,7 +256,7 @@ class _Search:
     @property
     def _level(self) -> float:
         """Of the confirmation under way: what is left of the chance of an error is halved each time."""
-        return 1 - (1 - self.confidence) / 2**self.confirmations
+        return 1 - (1 - self.confidence) * math.ldexp(1, -self.confirmations)
 
     def _drifts(self, low: Fraction, high: Fraction, requests: int, *, fresh: bool) -> list[TokenDrift]:
         """Drifts while a backlog is made, then at ``high``, then at ``low``; fresh ones for a confirmation."""

@@ -192,15 +192,15 @@ def solver_of(method: str, *, width: float = 0.01, seed: int = 0, report: Report
     if method not in METHODS:
         raise InvalidInput(f"--method: {method!r} is not known; use {', '.join(METHODS)}")
 
-    def simulate(engine: Engine, policy: Policy, workload: Workload) -> Threshold:
-        own = None if report is None else lambda words: report(f"{policy.name}: {words}")
-        return simulated_threshold(engine, policy, workload, width=width, seed=seed, report=own)
+    def simulate(engine: Engine, rule: Scheduler, workload: Workload) -> Threshold:
+        own = None if report is None else lambda words: report(f"{rule.name}: {words}")
+        return simulated_threshold(engine, rule, workload, width=width, seed=seed, report=own)
 
-    def induce(engine: Engine, policy: Policy, workload: Workload) -> Threshold:
+    def induce(engine: Engine, rule: Scheduler, workload: Workload) -> Threshold:
         try:
-            return induced_threshold(engine, policy, workload)
+            return induced_threshold(engine, rule, workload)
         except (AssumptionViolated, NotConverged) as error:
-            found = simulate(engine, policy, workload)
+            found = simulate(engine, rule, workload)
             return attrs.evolve(found, notes=(f"by simulation: {error}", *found.notes))
 
     return {"induced": induce, "simulate": simulate}.get(method)
