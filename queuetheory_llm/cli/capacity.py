@@ -19,7 +19,7 @@ from queuetheory_llm.cli.inputs import (
     count_flag,
     positive_flag,
     read_question,
-    read_schedulers,
+    read_rules,
 )
 from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table, print_written
 from queuetheory_llm.cli.searches import Seed, Width, searching
@@ -32,6 +32,7 @@ from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.stability import answers
 from queuetheory_llm.stability.answers import CapacityAnswer
 from queuetheory_llm.stability.thresholds import Threshold
+from queuetheory_llm.verdict import Verdict
 
 
 def capacity(
@@ -48,7 +49,11 @@ def capacity(
     ] = None,
     split: Annotated[str | None, Parameter(help="Probabilities of the random dispatch, as in 0.5,0.3,0.2.")] = None,
     require: Annotated[
-        str | None, Parameter(help="Exit with 1 unless every scheduler is proved stable at this many requests/s.")
+        str | None,
+        Parameter(
+            help="Exit with 1 unless every scheduler is shown stable at this many requests/s: proved, or as "
+            "--method shows it; the answer names the basis."
+        ),
     ] = None,
     method: Annotated[
         str,
@@ -57,8 +62,8 @@ def capacity(
             "small, else by runs) or simulate (an interval)."
         ),
     ] = "auto",
-    width: Width = "0.01",
-    seed: Seed = "0",
+    width: Width = None,
+    seed: Seed = None,
     first_token: FirstTokenFlag = None,
     strict: Strict = False,
     output: Output = None,
@@ -73,7 +78,7 @@ def capacity(
         brings the workload.
     """
     figure_format(output)
-    policies = read_schedulers(scheduler)
+    rules = read_rules(scheduler)
     needed = None if require is None else positive_flag("--require", require)
     names = models or (DEFAULT_MODEL,)
     question = read_question(
@@ -82,11 +87,11 @@ def capacity(
     system = question.system
     machines = _engines(system.engine, names[1:], engines)
     _check_dispatch(machines, dispatch, split)
-    with searching(method, width, seed) as solver:
+    with searching(method, width, seed, ask="--method simulate") as solver:
         answer = answers.capacity(
             machines,
             system.require_workload(),
-            schedulers=policies,
+            schedulers=rules,
             dispatch=dispatch,
             split=None if split is None else [_share(text) for text in split.split(",")],
             solver=solver,
@@ -96,9 +101,10 @@ def capacity(
         from queuetheory_llm.plots.capacity import render_capacity
 
         write_figure(output, lambda kind: render_capacity(answer, kind))
-    met = None if needed is None else all(needed < limit.low for limit in answer.results)
+    shown = {} if needed is None else {limit.scheduler: _basis(limit, needed) for limit in answer.results}
+    met = None if needed is None else all(shown.values())
     if json:
-        asked = {} if needed is None else {"require": float(needed), "met": met}
+        asked = {} if needed is None else {"require": float(needed), "met": met, "met_by": shown}
         print_json("capacity", {**answer.to_dict(), **asked, "notes": [*question.notes, *answer.notes]})
     else:
         print_notes([*question.notes, *answer.notes])
@@ -106,6 +112,12 @@ def capacity(
         if output is not None:
             print_written(output)
     return 1 if met is False else 0
+
+
+def _basis(limit: Threshold, needed: Fraction) -> str | None:
+    """On what ground a scheduler is stable at a rate; None if it is not shown to be."""
+    judged = limit.judge(needed)
+    return judged.basis.value if judged.verdict is Verdict.STABLE and judged.basis is not None else None
 
 
 def _engines(first: Engine, others: tuple[str, ...], count: str | None) -> list[Engine]:
@@ -170,5 +182,6 @@ def _print(answer: CapacityAnswer, needed: Fraction | None) -> None:
             print(f"{limit.scheduler}: {judgement.verdict.value}: {judgement.reason}")
     if needed is not None:
         for limit in answer.results:
-            met = "met" if needed < limit.low else "NOT met"
+            basis = _basis(limit, needed)
+            met = "NOT met" if basis is None else f"met ({basis})"
             print(f"{limit.scheduler}: required {number(needed)} requests/s: {met}")

@@ -39,8 +39,8 @@ def region(
         bool,
         Parameter(negative=(), help="Measure each scheduler's region by simulation where theory has bounds only."),
     ] = False,
-    width: Width = "0.02",
-    seed: Seed = "0",
+    width: Width = None,
+    seed: Seed = None,
     first_token: FirstTokenFlag = None,
     strict: Strict = False,
     output: Output = None,
@@ -59,7 +59,7 @@ def region(
         model, trace=trace, prefill=prefill, decode=decode, rate=rate, first_token=first_token, strict=strict
     )
     system = question.system
-    with searching("simulate" if simulate else "auto", width, seed) as solver:
+    with searching("simulate" if simulate else "auto", width, seed, ask="--simulate") as solver:
         answer = stability_region(
             system.engine,
             system.workload,

@@ -10,21 +10,47 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from queuetheory_llm.cli.inputs import count_flag, positive_flag
+from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.simulation.thresholds import solver_of
 from queuetheory_llm.stability.thresholds import Solver
 
-Width = Annotated[str, Parameter(help="Of a simulated interval, relative to the rate.")]
-Seed = Annotated[str, Parameter(help="Whole number; the same seed gives the same simulated interval.")]
+DEFAULT_WIDTH, DEFAULT_SEED = "0.01", "0"
+
+Width = Annotated[
+    str | None, Parameter(help=f"Of a simulated interval, relative to the rate. Default: {DEFAULT_WIDTH}.")
+]
+Seed = Annotated[
+    str | None,
+    Parameter(help=f"Whole number; the same seed gives the same simulated interval. Default: {DEFAULT_SEED}."),
+]
 
 
 @contextmanager
-def searching(method: str, width: str, seed: str) -> Iterator[Solver | None]:
+def searching(method: str, width: str | None, seed: str | None, *, ask: str) -> Iterator[Solver | None]:
     """The way to a threshold that the flags ask for, None for what theory proves.
 
     While it searches, a line on stderr shows what has been found so far; none where stderr is no terminal.
+
+    Parameters
+    ----------
+    method : str
+        See `solver_of`.
+    width, seed : str or None
+        Of the flags; None where they are not given.
+    ask : str
+        The flag that asks for simulation.
+
+    Raises
+    ------
+    InvalidInput
+        If a flag is out of range, or is of a simulation that is not asked for.
     """
-    share, start = float(positive_flag("--width", width)), count_flag("--seed", seed)
+    share = float(positive_flag("--width", DEFAULT_WIDTH if width is None else width))
+    start = count_flag("--seed", DEFAULT_SEED if seed is None else seed)
     solver = solver_of(method, width=share, seed=start)
+    unused = [flag for flag, text in (("--width", width), ("--seed", seed)) if text is not None]
+    if solver is None and unused:
+        raise InvalidInput([f"{flag}: nothing is simulated; leave it out, or give {ask}" for flag in unused])
     if solver is None or not sys.stderr.isatty():
         yield solver
         return

@@ -17,7 +17,7 @@ from queuetheory_llm.verdict import Verdict
 Sign = int | None
 
 
-def classify(interior: tuple[Sign, Sign], along_first: Sign, along_second: Sign) -> Verdict:
+def verdict_of_drifts(interior: tuple[Sign, Sign], along_first: Sign, along_second: Sign) -> Verdict:
     """Verdict of a walk of two components.
 
     Parameters
@@ -35,7 +35,7 @@ def classify(interior: tuple[Sign, Sign], along_first: Sign, along_second: Sign)
 
     Examples
     --------
-    >>> classify((-1, 1), None, -1)
+    >>> verdict_of_drifts((-1, 1), None, -1)
     <Verdict.STABLE: 'STABLE'>
     """
     found = {

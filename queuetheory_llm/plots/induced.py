@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from queuetheory_llm.plots.style import GREY, INK, PALETTE, SMALL, TEXT, framed_axes, plain_axes
-from queuetheory_llm.stability.induced import Drift, InducedDrifts
+from queuetheory_llm.stability.induced import DriftBounds, InducedDrifts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,7 +60,7 @@ def draw_drifts(found: InducedDrifts, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _text(drift: Drift) -> str:
+def _text(drift: DriftBounds) -> str:
     if drift.low == drift.high:
         return f"{drift.mean:.4g}"
     return f"{float(drift.low):.4g} .. {float(drift.high):.4g}"

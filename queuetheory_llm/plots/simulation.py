@@ -21,7 +21,7 @@ from queuetheory_llm.plots.style import (
 from queuetheory_llm.simulation.judge import Simulation
 from queuetheory_llm.simulation.requests import Ticks
 from queuetheory_llm.simulation.run import Run
-from queuetheory_llm.simulation.statistics import Drift, second_half
+from queuetheory_llm.simulation.statistics import TokenDrift, second_half
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -112,7 +112,7 @@ def _finish(ax: Axes, run: Run, top: float, label: str) -> None:
     ax.legend(loc="upper left", fontsize=SMALL, frameon=False, ncols=3, borderaxespad=0.2)
 
 
-def _draw_drift(ax: Axes, run: Run, drift: Drift) -> float:
+def _draw_drift(ax: Axes, run: Run, drift: TokenDrift) -> float:
     """The drift as a line from the backlog at the middle, its interval as a wedge; the highest point of both."""
     begin, end = (run.clock.seconds(tick) for tick in second_half(run))
     start = float(run.series.since(second_half(run)[0]).backlog[0])

@@ -74,7 +74,10 @@ def parse_scheduler(text: str) -> Policy:
     """
     name, *flags = text.strip().split("+")
     if name in ADAPTIVE:
-        raise InvalidInput(f"--scheduler: {name!r} is made for an engine and its lengths; simulate and sweep know it")
+        raise InvalidInput(
+            f"--scheduler: {name!r} is made for an engine and its lengths; simulate and sweep know it, and "
+            "capacity with --method simulate"
+        )
     if name not in SCHEDULERS:
         near = get_close_matches(name, SCHEDULERS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(SCHEDULERS)}"
@@ -120,7 +123,7 @@ def to_scheduler(rule: Scheduler | str) -> Scheduler:
     return parse_scheduler(rule) if isinstance(rule, str) else rule
 
 
-def to_policy(rule: Policy | str) -> Policy:
+def to_policy(rule: Scheduler | str) -> Policy:
     """A policy as it is, a name by `parse_scheduler`.
 
     Raises

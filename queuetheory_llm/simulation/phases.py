@@ -3,8 +3,8 @@
 The drift of a window is regressed on what arrived in it beyond its mean, which is known exactly: most of the noise of
 a backlog is that of the arrivals. Under a rule that starts requests in order of arrival, so are the tokens of the
 requests started, beyond the mean of as many (Wald). Intervals are Student's, over independent replications; over
-repetitions of the trace where a trace is replayed with scaled gaps. The replications of different runs share their
-random numbers, so that the difference of two drifts has little noise.
+repetitions of the trace where a trace is replayed with scaled gaps. The replications of different runs of one draw
+share their random numbers, so that the difference of two drifts has little noise; another draw is independent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from queuetheory_llm.simulation.clock import Clock, generators
 from queuetheory_llm.simulation.requests import Requests, Ticks, sample
 from queuetheory_llm.simulation.run import NEVER, Run
 from queuetheory_llm.simulation.runner import run
-from queuetheory_llm.simulation.statistics import Drift
+from queuetheory_llm.simulation.statistics import TokenDrift, student
 
 Floats = NDArray[np.float64]
 
@@ -59,17 +59,17 @@ class PhaseDrifts:
 
     Attributes
     ----------
-    total : Drift
+    total : TokenDrift
         Of the token backlog.
-    prefill : Drift
+    prefill : TokenDrift
         Of the prompts that are not complete.
-    decode : Drift
+    decode : TokenDrift
         Of the decode tokens of requests past their prompts.
     """
 
-    total: Drift
-    prefill: Drift
-    decode: Drift
+    total: TokenDrift
+    prefill: TokenDrift
+    decode: TokenDrift
 
 
 class Stream:
@@ -125,7 +125,7 @@ class Replay(Stream):
         self.swing = float(np.ptp(np.arange(len(trace)) - self.shape * len(trace)))
         self.notes = (
             f"{trace.source}: its {len(trace)} requests are repeated end to end, a mean gap apart, their gaps scaled; "
-            f"the threshold is that of this periodic stream",
+            "the threshold is that of this periodic stream: nothing is drawn, its drifts vary over repetitions alone",
         )
 
     def sized(self, requests: int) -> int:
@@ -175,8 +175,6 @@ class PhasedRuns:
     scheduler : Scheduler
     stream : Stream
     seed : int
-    confidence : float
-        Of the intervals.
 
     Attributes
     ----------
@@ -188,7 +186,6 @@ class PhasedRuns:
     scheduler: Scheduler
     stream: Stream
     seed: int
-    confidence: float
     requests: int = attrs.field(default=0, init=False)
 
     @property
@@ -201,16 +198,19 @@ class PhasedRuns:
         longest = float(self.engine.batch_time.seconds(self.engine.slots)) * (self.stream.means[2] + 1)
         return self.stream.sized(max(requests, math.ceil(_LIFETIMES * longest * rate)))
 
-    def drifts(self, phases: Sequence[Phase], backlog: Backlog | None = None) -> list[PhaseDrifts]:
-        """Drifts in each phase, over all replications; from empty, unless there is a backlog."""
-        rows = [self._replication(phases, backlog or Backlog(), index) for index in range(self.stream.replications)]
-        return [self._estimate(phase, np.stack(each)) for phase, *each in zip(phases, *rows, strict=True)]
+    def drifts(
+        self, phases: Sequence[Phase], backlog: Backlog | None = None, *, confidence: float, draw: int = 0
+    ) -> list[PhaseDrifts]:
+        """Drifts in each phase with their intervals, over all replications of a draw; from empty or from a backlog."""
+        start = backlog or Backlog()
+        rows = [self._replication(phases, start, [self.seed, draw, i]) for i in range(self.stream.replications)]
+        return [self._estimate(phase, np.stack(each), confidence) for phase, *each in zip(phases, *rows, strict=True)]
 
-    def _replication(self, phases: Sequence[Phase], backlog: Backlog, index: int) -> list[Floats]:
+    def _replication(self, phases: Sequence[Phase], backlog: Backlog, seeds: list[int]) -> list[Floats]:
         """For each phase, by window: growth of the three backlogs, then what they are regressed on, all per second."""
         span = sum((phase.requests / phase.rate for phase in phases), Fraction(0))
         clock = Clock.fit(generators(self.engine.batch_time, self.engine.b_max), 2 * span + 1000)
-        rng = np.random.default_rng([self.seed, index])
+        rng = np.random.default_rng(seeds)
         for_backlog, *own = rng.spawn(1 + len(phases))
         parts, edges, now = [(self._waiting(backlog, for_backlog), 0)], [], 0
         for phase, each in zip(phases, own, strict=True):
@@ -249,33 +249,31 @@ class PhasedRuns:
             excess.append((started - self.stream.means[1:, None] * np.diff(begun)) / seconds)
         return np.vstack([np.diff(np.stack(rows)) / seconds, *excess])[:, self.stream.settle :]
 
-    def _estimate(self, phase: Phase, rows: Floats) -> PhaseDrifts:
+    def _estimate(self, phase: Phase, rows: Floats, confidence: float) -> PhaseDrifts:
         """From rows of shape (replications, 3 + what is regressed on, windows)."""
         excess = rows[:, 3:]
         measured = float(phase.requests / phase.rate) * rows.shape[2] / (self.stream.windows + 1)
         total, prefill, decode = (
-            self._drift(rows[:, index], excess, self.engine.b_max / measured) for index in range(3)
+            _drift(rows[:, index], excess, self.engine.b_max / measured, confidence) for index in range(3)
         )
         return PhaseDrifts(total=total, prefill=prefill, decode=decode)
 
-    def _drift(self, growth: Floats, excess: Floats, resolution: float) -> Drift:
-        """The interval is never narrower than one batch over the time measured, where all replications agree."""
-        from scipy.stats import t
 
-        if len(growth) > 1:
-            centred = excess - excess.mean(axis=2, keepdims=True)
-            slopes, *_ = np.linalg.lstsq(
-                centred.transpose(0, 2, 1).reshape(-1, excess.shape[1]),
-                (growth - growth.mean(axis=1, keepdims=True)).ravel(),
-                rcond=1e-8,
-            )
-            values = growth.mean(axis=1) - excess.mean(axis=2) @ slopes
-        else:  # repetitions of one trace bring the same
-            values = growth[0]
-        mean, count = float(values.mean()), len(values)
-        spread = float(t.ppf((1 + self.confidence) / 2, count - 1) * values.std(ddof=1)) / math.sqrt(count)
-        reach = max(spread, resolution)
-        return Drift(mean=mean, low=mean - reach, high=mean + reach)
+def _drift(growth: Floats, excess: Floats, resolution: float, confidence: float) -> TokenDrift:
+    """The interval is never narrower than one batch over the time measured, where all replications agree."""
+    if len(growth) > 1:
+        centred = excess - excess.mean(axis=2, keepdims=True)
+        slopes, *_ = np.linalg.lstsq(
+            centred.transpose(0, 2, 1).reshape(-1, excess.shape[1]),
+            (growth - growth.mean(axis=1, keepdims=True)).ravel(),
+            rcond=1e-8,
+        )
+        values = growth.mean(axis=1) - excess.mean(axis=2) @ slopes
+    else:  # repetitions of one trace bring the same
+        values = growth[0]
+    mean, spread = student(values, confidence)
+    reach = max(spread, resolution)
+    return TokenDrift(mean=mean, low=mean - reach, high=mean + reach)
 
 
 def _past_prompt(done: Run, edge: Ticks) -> Ticks:

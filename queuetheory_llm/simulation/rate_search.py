@@ -4,10 +4,18 @@ In overload the token backlog grows at a drift that is a smooth function of the 
 tokens of a request and S the tokens served per second; the threshold is its root. So the rate is not bisected:
 
 1. *Search.* Runs from empty in overload measure D, and a secant step leads from two of them to the root.
-2. *Confirmation.* A run from empty is overloaded until its backlog is large, goes on at the upper end of an interval
-   about the root, then at the lower end. The upper end is shown unstable when the backlog grows there, the lower end
-   stable when it falls there (Foster's condition, on a sample), each beyond its confidence interval. Otherwise the
-   interval moves to the root between the two drifts, or the runs get longer.
+2. *Exploration.* A run from empty is overloaded until its backlog is large, goes on at the upper end of an interval
+   about the root, then at the lower end. Where both drifts do not have their signs the interval moves to the root
+   between them, or the runs get longer, until they are precise enough to place a last interval.
+3. *Confirmation.* The same run with fresh random numbers, of a length fixed before it starts. The upper end is shown
+   unstable when the backlog grows there, the lower end stable when it falls there (Foster's condition, on a sample),
+   each beyond its confidence interval. Nothing else counts: exploration stops when it looks good, so its own intervals
+   err far more often than they say.
+
+The chance of an error is spent over the confirmations, since one that fails is followed by another: with confidence
+1 - alpha the intervals of the first have level 1 - alpha/2, those of the second 1 - alpha/4, and so on. Each end is one
+side of such an interval and independent of what led to it, so the chance that either end of any confirmation is wrong
+is at most alpha/2 + alpha/4 + ... = alpha, whatever the search did (Bonferroni).
 """
 
 from __future__ import annotations
@@ -24,19 +32,20 @@ from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Scheduler
 from queuetheory_llm.simulation.phases import Phase, PhasedRuns, Replay, stream_of
-from queuetheory_llm.simulation.statistics import Drift
+from queuetheory_llm.simulation.statistics import TokenDrift
 
 MOST_REQUESTS = 20_000_000
 _REPETITIONS = 60  # of a trace, where that is more
-#: Requests of a replication in each phase, of the search and of the first confirmation, at a width of 1 %; fewer for
+#: Requests of a replication in each phase, of the search and of the first exploration, at a width of 1 %; fewer for
 #: wider intervals, down to a tenth.
-_SEARCH_REQUESTS, _CONFIRM_REQUESTS = 1_500, 4_000
+_SEARCH_REQUESTS, _EXPLORE_REQUESTS = 1_500, 4_000
 _EXCESSES = (0.10, 0.04, 0.02)  # of the rates of the search above the root expected
 _OVERLOAD = 0.05  # while the backlog is made
 _ROUNDS = 24
 _STUCK = 2  # times that runs four times as long have hardly narrowed an interval
+_EXPLORING = 0.99  # level of the intervals of the search, which lead it and show nothing
+_CLEAR = 0.45  # half-width at that level of the drifts of a confirmation, relative to their expected mean
 _INSIDE = 0.45  # half of the interval that is tried, relative to the width asked for: a little is left for rounding
-_CENTRAL = 0.2  # an interval that is shown is moved once more if the root is further than this off its middle
 
 #: Told what has been found so far, in words.
 Report = Callable[[str], None]
@@ -50,10 +59,13 @@ class RateInterval:
     ----------
     low, high : Fraction
         Requests/s: the largest rate shown stable, 0 if none; the smallest shown unstable, None if none.
-    falling, growing : Drift or None
-        Of the token backlog in tokens/s, from a large backlog on, at ``low`` and at ``high``.
+    falling, growing : TokenDrift or None
+        Of the token backlog in tokens/s, from a large backlog on, at ``low`` and at ``high``; the level of their
+        intervals is that of their confirmation, above ``confidence``.
     confidence : float
-        Of each of the two.
+        That both ends are right, the backlog falling at ``low`` and growing at ``high``: over repetitions of the whole
+        search, at most a share 1 - ``confidence`` returns an end that is not. As far as means over replications are
+        normal; of a trace nothing is drawn, and it says how alike the repetitions are.
     met : bool
         Whether the interval is as narrow as was asked for.
     requests : int
@@ -63,8 +75,8 @@ class RateInterval:
 
     low: Fraction
     high: Fraction | None
-    falling: Drift | None
-    growing: Drift | None
+    falling: TokenDrift | None
+    growing: TokenDrift | None
     confidence: float
     met: bool
     requests: int
@@ -96,7 +108,7 @@ def search_rate(
     width : float
         Of the interval, relative to the rate.
     confidence : float
-        With which the lower end is shown stable, and the upper end unstable.
+        That both ends are right, see `RateInterval`.
     seed : int
         The same seed gives the same interval.
     max_requests : int, optional
@@ -112,23 +124,31 @@ def search_rate(
     InfeasibleRequest
         If the rule can never serve one of the requests.
     """
-    _check(width, confidence, seed, max_requests)
+    check_search(width=width, confidence=confidence, seed=seed, max_requests=max_requests)
     start = to_fraction(overload)
     if start <= 0:
         raise InvalidInput(f"overload: {float(start):g} is not positive; give a rate that is certainly unstable")
     stream = stream_of(workload)
-    runs = PhasedRuns(engine=engine, scheduler=scheduler, stream=stream, seed=seed, confidence=confidence)
+    runs = PhasedRuns(engine=engine, scheduler=scheduler, stream=stream, seed=seed)
     if max_requests is None:
         max_requests = max(MOST_REQUESTS, _REPETITIONS * stream.shape.size if isinstance(stream, Replay) else 0)
-    search = _Search(runs=runs, width=width, budget=max_requests, report=report or (lambda _: None))
+    search = _Search(
+        runs=runs, width=width, confidence=confidence, budget=max_requests, report=report or (lambda _: None)
+    )
     return search.result(search.root(float(start)))
 
 
-def _check(width: float, confidence: float, seed: int, max_requests: int | None) -> None:
-    most = 1 if max_requests is None else max_requests
-    whole = [
-        whole_fault("seed", seed, 0, "the same for the same run"),
-        whole_fault("max_requests", most, 1, "after which no further run starts"),
+def check_search(*, confidence: float, seed: int, width: float = 0.01, **requests: int | None) -> None:
+    """The arguments of a search or of a measurement of drifts; ``requests`` by the names of theirs.
+
+    Raises
+    ------
+    InvalidInput
+        One fault for each that is out of range.
+    """
+    whole = [whole_fault("seed", seed, 0, "the same for the same run")]
+    whole += [
+        whole_fault(name, number, 1, "a number of requests") for name, number in requests.items() if number is not None
     ]
     faults = [fault for fault in whole if fault is not None]
     if not 1e-4 <= width <= 0.5:
@@ -143,14 +163,17 @@ def _check(width: float, confidence: float, seed: int, max_requests: int | None)
 class _Search:
     runs: PhasedRuns
     width: float
+    confidence: float
     budget: int
     report: Report
     low: Fraction = Fraction(0)
     high: Fraction | None = None
-    falling: Drift | None = None
-    growing: Drift | None = None
+    falling: TokenDrift | None = None
+    growing: TokenDrift | None = None
     before: tuple[float, int] | None = None
     stuck: int = 0
+    confirmations: int = 0
+    depends: str = ""
 
     @property
     def tokens(self) -> float:
@@ -159,10 +182,10 @@ class _Search:
     def _for_width(self, requests: int) -> int:
         return math.ceil(requests * min(max(0.01 / self.width, 0.1), 1.0))
 
-    def _overloaded(self, rate: float) -> Drift:
+    def _overloaded(self, rate: float) -> TokenDrift:
         """Drift from empty, measured over the second half."""
         half = Phase(rate=_rounded(rate), requests=self.runs.sized(self._for_width(_SEARCH_REQUESTS), rate))
-        return self.runs.drifts([half, half])[1].total
+        return self.runs.drifts([half, half], confidence=_EXPLORING)[1].total
 
     def root(self, rate: float) -> float:
         """Where the drift in overload vanishes, by secant steps from above."""
@@ -179,38 +202,12 @@ class _Search:
         return guess
 
     def result(self, root: float) -> RateInterval:
-        """Confirm an interval about the root."""
-        requests, met, moved = self._for_width(_CONFIRM_REQUESTS), False, False
-        for _ in range(_ROUNDS):
-            if self.runs.requests > self.budget:
-                break
-            low, high = (_rounded(root * (1 + side * _INSIDE * self.width)) for side in (-1, 1))
-            loading, growing, falling = self._confirm(low, high, requests)
-            if loading.mean < _OVERLOAD * root * self.tokens / 4:  # no overload at all, so no backlog to measure
-                self.report(f"at {float(high):.6g} requests/s no backlog forms")
-                root *= 1 + _OVERLOAD
-                continue
-            self._note(low, high, growing, falling)
-            met = growing.low > 0 and falling.high < 0
-            self.report(f"between {float(low):.6g} and {float(high):.6g} requests/s: {'shown' if met else 'not yet'}")
-            step = self._step(float(low), float(high), growing, falling)
-            if met and (moved or abs(step) < _CENTRAL * self.width * root):
-                break
-            root, moved = root + step, met
-            if self._disagree(max(each.high - each.mean for each in (growing, falling)), requests):
-                self.low, self.high, self.falling, self.growing, met = Fraction(0), None, None, None, False
-                break
-            if growing.high >= 0 >= falling.low:  # neither end is beyond the root
-                requests = self._longer(root, growing, falling, requests)
+        """Explore about the root, then confirm an interval."""
+        met = self._search(root)
         notes = self.runs.stream.notes
-        if self.high is not None and self.low >= self.high:
-            self.low, self.high = self.high, self.low
-            notes = (*notes, "between the two rates some runs grew and others fell: it depends on the start")
-        if self.stuck == _STUCK:
-            notes = (
-                *notes,
-                "replications differ however long they run: the drift, and so the edge, depends on the start",
-            )
+        if self.depends:
+            self.low, self.high, self.falling, self.growing = Fraction(0), None, None, None
+            notes = (*notes, self.depends)
         if not met:
             done = self.runs.requests
             notes = (*notes, f"after {done} requests the interval is not confirmed at a width of {self.width:.3g}")
@@ -219,39 +216,81 @@ class _Search:
             high=self.high,
             falling=self.falling,
             growing=self.growing,
-            confidence=self.runs.confidence,
+            confidence=self.confidence,
             met=met,
             requests=self.runs.requests,
             notes=notes,
         )
 
+    def _search(self, root: float) -> bool:
+        """Whether an interval about the root is confirmed; it may move on the way."""
+        requests, ready = self._for_width(_EXPLORE_REQUESTS), False
+        for _ in range(_ROUNDS):
+            if self.runs.requests > self.budget:
+                return False
+            low, high = (_rounded(root * (1 + side * _INSIDE * self.width)) for side in (-1, 1))
+            loading, growing, falling = self._drifts(low, high, requests, fresh=ready)
+            if loading.mean < _OVERLOAD * root * self.tokens / 4:  # no overload at all, so no backlog to measure
+                self.report(f"at {float(high):.6g} requests/s no backlog forms")
+                root, ready = root * (1 + _OVERLOAD), False
+                continue
+            if ready and self._confirm(low, high, growing, falling):
+                return True
+            reach = max(each.high - each.mean for each in (growing, falling))
+            if self.depends or (not ready and self._disagree(reach, requests)):
+                return False
+            half, step = _INSIDE * self.width * root, self._step(float(low), float(high), growing, falling)
+            spread = (growing.mean - falling.mean) / 2
+            ready = abs(step) < half and spread > reach
+            if ready:
+                requests = _longer(requests, reach / (_CLEAR * spread), least=1)
+            elif growing.high >= 0 >= falling.low and spread <= reach:  # else an end is beyond the root: go there first
+                requests = _longer(requests, reach / (half * self.tokens), least=2)
+            root += step
+        return False
+
     def _plausible(self, slope: float) -> float:
         """A slope of the drift in the rate; far from that of a constant service rate it is noise."""
         return min(max(slope, 0.6 * self.tokens), 4 * self.tokens)
 
-    def _confirm(self, low: Fraction, high: Fraction, requests: int) -> list[Drift]:
-        """Drifts while a backlog is made, then at ``high``, then at ``low``."""
+    @property
+    def _level(self) -> float:
+        """Of the confirmation under way: what is left of the chance of an error is halved each time."""
+        return 1 - (1 - self.confidence) * math.ldexp(1, -self.confirmations)
+
+    def _drifts(self, low: Fraction, high: Fraction, requests: int, *, fresh: bool) -> list[TokenDrift]:
+        """Drifts while a backlog is made, then at ``high``, then at ``low``; fresh ones for a confirmation."""
         requests = self.runs.sized(requests, float(high))
         needed = self.width * requests + self.runs.stream.shortfall(2 * requests)
         load = Phase(rate=_rounded(float(high) * (1 + _OVERLOAD)), requests=math.ceil(needed / _OVERLOAD))
         phases = [load, Phase(rate=high, requests=requests), Phase(rate=low, requests=requests)]
-        return [found.total for found in self.runs.drifts(phases)]
+        self.confirmations += fresh
+        draw, level = (self.confirmations, self._level) if fresh else (0, _EXPLORING)
+        return [found.total for found in self.runs.drifts(phases, confidence=level, draw=draw)]
 
-    def _note(self, low: Fraction, high: Fraction, growing: Drift, falling: Drift) -> None:
-        """Keep the narrowest ends that were shown."""
+    def _confirm(self, low: Fraction, high: Fraction, growing: TokenDrift, falling: TokenDrift) -> bool:
+        """Whether both ends are shown by fresh runs; the narrowest ends of all confirmations are kept."""
         if falling.high < 0 and low > self.low:
             self.low, self.falling = low, falling
         if growing.low > 0 and (self.high is None or high < self.high):
             self.high, self.growing = high, growing
+        met = growing.low > 0 > falling.high
+        self.report(f"between {float(low):.6g} and {float(high):.6g} requests/s: {'shown' if met else 'not shown'}")
+        if self.high is not None and self.low >= self.high:
+            self.depends = "the backlog fell at a rate and grew at a lower one: it depends on the start"
+        return met and not self.depends
 
     def _disagree(self, reach: float, requests: int) -> bool:
         """Whether intervals that should halve have hardly narrowed, again and again."""
-        before, self.before = self.before, (reach, requests)
-        if before is not None and requests >= 4 * before[1]:
-            self.stuck = self.stuck + 1 if reach > 0.6 * before[0] else 0
-        return self.stuck == _STUCK
+        if self.before is None or requests >= 4 * self.before[1]:
+            if self.before is not None:
+                self.stuck = self.stuck + 1 if reach > 0.6 * self.before[0] else 0
+            self.before = (reach, requests)
+        if self.stuck == _STUCK:
+            self.depends = "replications differ however long they run: the drift, and so the edge, depends on the start"
+        return bool(self.depends)
 
-    def _step(self, low: float, high: float, growing: Drift, falling: Drift) -> float:
+    def _step(self, low: float, high: float, growing: TokenDrift, falling: TokenDrift) -> float:
         """From the middle of the interval to the root between the two drifts, or beyond an end that it is beyond."""
         half = (high - low) / 2
         if growing.mean < 0:  # the backlog may be gone before the lower end is tried
@@ -261,11 +300,10 @@ class _Search:
         slope = (growing.mean - falling.mean) / (high - low)
         return -(growing.mean + falling.mean) / 2 / self._plausible(slope)
 
-    def _longer(self, root: float, growing: Drift, falling: Drift, requests: int) -> int:
-        """Requests of a phase for the two drifts to be told from 0, were the root in the middle."""
-        reach = max(each.high - each.mean for each in (growing, falling))
-        wanted = 0.6 * _INSIDE * self.width * root * self.tokens
-        return math.ceil(requests * min(max((reach / wanted) ** 2, 1.0), 8.0))
+
+def _longer(requests: int, excess: float, *, least: float) -> int:
+    """Requests after which intervals ``excess`` times too wide are narrow enough; at most four times as many."""
+    return math.ceil(requests * min(max(excess**2, least), 4.0))
 
 
 def _rounded(rate: float) -> Fraction:

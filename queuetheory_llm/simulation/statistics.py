@@ -52,7 +52,7 @@ _LEAST_REQUESTS = 100  # of equal length that would spread the work as much
 
 
 @attrs.frozen(kw_only=True)
-class Drift:
+class TokenDrift:
     """Slope of the token backlog in tokens/s with its 99 % confidence interval [low, high]."""
 
     mean: float
@@ -72,7 +72,7 @@ class Measured:
     ----------
     verdict : Verdict
         STABLE, UNSTABLE or UNDECIDED; a run never shows CRITICAL.
-    drift : Drift or None
+    drift : TokenDrift or None
         None when all requests arrive at one instant or nothing is served.
     reason : str
         One sentence.
@@ -86,7 +86,7 @@ class Measured:
     """
 
     verdict: Verdict
-    drift: Drift | None
+    drift: TokenDrift | None
     reason: str
     method: str = "batch means"
     growth: float | None = None
@@ -162,7 +162,7 @@ def _nothing(run: Run) -> str | None:
     return None if run.series.ticks.size > INTERVALS else _INDIVISIBLE
 
 
-def drift_of(runs: Sequence[Run]) -> Drift:
+def drift_of(runs: Sequence[Run]) -> TokenDrift:
     """Slope over the second half with its 99 % interval: by batch means of one run, else by Student's t over runs."""
     halves = [run.series.since(second_half(run)[0]) for run in runs]
     if len(runs) == 1:
@@ -171,7 +171,7 @@ def drift_of(runs: Sequence[Run]) -> Drift:
         increments, parts = np.array([half.backlog[-1] - half.backlog[0] for half in halves]), 1
     slopes = [float(increment) * parts / runs[0].clock.seconds(halves[0].span) for increment in increments]
     mean, reach = student(np.array(slopes), 0.99)
-    return Drift(mean=mean, low=mean - reach, high=mean + reach)
+    return TokenDrift(mean=mean, low=mean - reach, high=mean + reach)
 
 
 def student(values: Floats, level: float) -> tuple[float, float]:
@@ -228,7 +228,7 @@ def effective_number(run: Run) -> float:
     return min(alone, total**2 / spread) if spread else alone
 
 
-def _decide(drift: Drift, found: list[Evidence], method: str) -> Measured:
+def _decide(drift: TokenDrift, found: list[Evidence], method: str) -> Measured:
     growth, ratio = mean_growth(found), pooled_ratio(found)
     measured = Measured(verdict=Verdict.UNDECIDED, drift=drift, reason="", method=method, growth=growth, ratio=ratio)
     if grows(found):

@@ -19,9 +19,9 @@ from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
 from queuetheory_llm.schedulers.registry import scheduler_for
 from queuetheory_llm.simulation.phases import Backlog, Phase, PhasedRuns, stream_of
-from queuetheory_llm.simulation.rate_search import RateInterval, Report, search_rate
-from queuetheory_llm.simulation.statistics import Drift as Measured
-from queuetheory_llm.stability.induced import Drift, InducedDrifts, induced_threshold
+from queuetheory_llm.simulation.rate_search import RateInterval, Report, check_search, search_rate
+from queuetheory_llm.simulation.statistics import TokenDrift
+from queuetheory_llm.stability.induced import DriftBounds, InducedDrifts, induced_threshold
 from queuetheory_llm.stability.thresholds import Solver, Threshold, threshold
 from queuetheory_llm.stability.workload_region import workload_bound
 from queuetheory_llm.verdict import Basis, Judgement, Verdict
@@ -37,15 +37,15 @@ class SimulatedThreshold(Threshold):
     Attributes
     ----------
     confidence : float or None
-        With which each end is shown; None where neither is, and the ends are the bounds of theory.
-    falling, growing : Drift or None
+        That both ends are right, see `RateInterval`; None where neither is shown, and they are the bounds of theory.
+    falling, growing : TokenDrift or None
         Drift of the token backlog from a large backlog on, tokens/s, at the two ends; None where an end is a bound of
         theory.
     """
 
     confidence: float | None = None
-    falling: Measured | None = None
-    growing: Measured | None = None
+    falling: TokenDrift | None = None
+    growing: TokenDrift | None = None
 
     def judge(self, rate: Number) -> Judgement:
         """Verdict at a rate in requests/s: by simulation outside the interval, UNDECIDED within it."""
@@ -63,7 +63,7 @@ class SimulatedThreshold(Threshold):
             )
         return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason=f"within {interval}: {self.method}")
 
-    def _basis(self, measured: Measured | None) -> Basis:
+    def _basis(self, measured: TokenDrift | None) -> Basis:
         return Basis.THEOREM if measured is None else Basis.SIMULATION
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def simulated_threshold(
     ----------
     engine : Engine
     scheduler : Scheduler or str
-        Any rule, or the name of a policy.
+        Any rule, or the name of one, adaptive ones too.
     workload : Workload
         Arrivals are taken as Poisson when it has no process; a trace is replayed with scaled gaps.
     width, confidence, seed, max_requests, report
@@ -192,15 +192,15 @@ def solver_of(method: str, *, width: float = 0.01, seed: int = 0, report: Report
     if method not in METHODS:
         raise InvalidInput(f"--method: {method!r} is not known; use {', '.join(METHODS)}")
 
-    def simulate(engine: Engine, policy: Policy, workload: Workload) -> Threshold:
-        own = None if report is None else lambda words: report(f"{policy.name}: {words}")
-        return simulated_threshold(engine, policy, workload, width=width, seed=seed, report=own)
+    def simulate(engine: Engine, rule: Scheduler, workload: Workload) -> Threshold:
+        own = None if report is None else lambda words: report(f"{rule.name}: {words}")
+        return simulated_threshold(engine, rule, workload, width=width, seed=seed, report=own)
 
-    def induce(engine: Engine, policy: Policy, workload: Workload) -> Threshold:
+    def induce(engine: Engine, rule: Scheduler, workload: Workload) -> Threshold:
         try:
-            return induced_threshold(engine, policy, workload)
+            return induced_threshold(engine, rule, workload)
         except (AssumptionViolated, NotConverged) as error:
-            found = simulate(engine, policy, workload)
+            found = simulate(engine, rule, workload)
             return attrs.evolve(found, notes=(f"by simulation: {error}", *found.notes))
 
     return {"induced": induce, "simulate": simulate}.get(method)
@@ -242,6 +242,7 @@ def simulated_drifts(
     InfeasibleRequest
         If the rule can never serve one of the requests.
     """
+    check_search(confidence=confidence, seed=seed, requests=requests)
     asked = to_fraction(rate)
     rule = scheduler_for(scheduler, engine, workload) if isinstance(scheduler, str) else scheduler
     if asked <= 0:
@@ -249,18 +250,18 @@ def simulated_drifts(
     if workload.mean_prefill == 0 or workload.mean_decode == 0:
         raise InvalidInput("workload: one phase alone has no second backlog; judge it by its threshold")
     stream = stream_of(workload)
-    runs = PhasedRuns(engine=engine, scheduler=rule, stream=stream, seed=seed, confidence=confidence)
+    runs = PhasedRuns(engine=engine, scheduler=rule, stream=stream, seed=seed)
     phase = Phase(rate=asked, requests=runs.sized(requests, float(asked)))
     endless = _endless(engine, workload, phase)
-    inside = runs.drifts([phase], endless)[0]
+    inside = runs.drifts([phase], endless, confidence=confidence)[0]
     prompts = decodes = None
     share = float(workload.mean_prefill / workload.mean_tokens)
     if not inside.decode.low > 0:  # decodes are then in balance, and what grows is whole requests
-        total = runs.drifts([phase], attrs.evolve(endless, decodes=0))[0].total
-        prompts = Drift(low=share * total.low, high=share * total.high)
+        total = runs.drifts([phase], attrs.evolve(endless, decodes=0), confidence=confidence)[0].total
+        prompts = DriftBounds(low=share * total.low, high=share * total.high)
     if not inside.prefill.low > 0:
-        total = runs.drifts([phase], attrs.evolve(endless, prompts=0))[0].total
-        decodes = Drift(low=total.low, high=total.high)
+        total = runs.drifts([phase], attrs.evolve(endless, prompts=0), confidence=confidence)[0].total
+        decodes = DriftBounds(low=total.low, high=total.high)
     return InducedDrifts(
         scheduler=rule.name,
         rate=asked,
@@ -290,5 +291,5 @@ def _endless(engine: Engine, workload: Workload, phase: Phase) -> Backlog:
     )
 
 
-def _drift(measured: Measured) -> Drift:
-    return Drift(low=measured.low, high=measured.high)
+def _drift(measured: TokenDrift) -> DriftBounds:
+    return DriftBounds(low=measured.low, high=measured.high)

@@ -17,8 +17,8 @@ from queuetheory_llm.exact.numbers import exact_text
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.result import Result
-from queuetheory_llm.schedulers.policy import Policy
-from queuetheory_llm.schedulers.registry import to_policy
+from queuetheory_llm.schedulers.policy import Policy, Scheduler
+from queuetheory_llm.schedulers.registry import scheduler_for, to_policy
 from queuetheory_llm.stability.capacity import TokenCapacity, capacity_notes, token_capacity
 from queuetheory_llm.stability.parallel import parallel_threshold
 from queuetheory_llm.stability.region import Membership, StabilityRegion, outer_region
@@ -318,7 +318,7 @@ def capacity(
     engines: Engine | Sequence[Engine],
     workload: Workload,
     *,
-    schedulers: Sequence[Policy | str] = ("sarathi",),
+    schedulers: Sequence[Scheduler | str] = ("sarathi",),
     dispatch: str | None = None,
     split: Sequence[Fraction] | None = None,
     solver: Solver | None = None,
@@ -327,8 +327,8 @@ def capacity(
     """The largest stable requests/s of each scheduler on one engine or on several behind a dispatcher.
 
     Several engines are dispatched to at random, equally, unless ``dispatch`` ("random", "round-robin", "token-queue")
-    and ``split`` say otherwise. A ``solver`` finds the thresholds in place of `threshold`, on one engine; what moves
-    them is then not looked for.
+    and ``split`` say otherwise. A ``solver`` finds the thresholds in place of `threshold`, on one engine and
+    of any rule, adaptive ones by name too; what moves them is then not looked for.
 
     Examples
     --------
@@ -345,18 +345,21 @@ def capacity(
         If there is no engine, the dispatch rule is unknown, or the split does not fit the engines.
     """
     machines = (engines,) if isinstance(engines, Engine) else tuple(engines)
-    policies = [to_policy(rule) for rule in schedulers]
     notes = dict.fromkeys(note for engine in machines for note in (*capacity_notes(engine), *memory_notes(engine)))
     single = len(machines) == 1
     if solver is not None and not single:
         raise InvalidInput("--method: induced and simulate know one engine; leave it out, or ask for one engine alone")
-    results = [
-        solver(machines[0], policy, workload)
-        if solver is not None
-        else parallel_threshold(machines, policy, workload, dispatch or "random", split=split)
-        for policy in policies
-    ]
-    levers = [_levers(machines[0], policy, workload) if single and solver is None else () for policy in policies]
+    results: list[Threshold] = []
+    levers: list[tuple[Lever, ...]] = []
+    for rule in schedulers:
+        if solver is not None:
+            own = scheduler_for(rule, machines[0], workload) if isinstance(rule, str) else rule
+            results.append(solver(machines[0], own, workload))
+            levers.append(())
+            continue
+        policy = to_policy(rule)
+        results.append(parallel_threshold(machines, policy, workload, dispatch or "random", split=split))
+        levers.append(_levers(machines[0], policy, workload) if single else ())
     return CapacityAnswer(
         title=title,
         engines=machines,

@@ -4,7 +4,8 @@ The state of an engine in overload is a pair of token backlogs: Q_p, prompt toke
 tokens of the requests past their prompts. Where both are large a batch does not depend on how large, and the pair moves
 with the *interior drift*. Where only one is large the other one is a fast chain beside it, the induced chain, and the
 large one moves with a drift averaged over its stationary law. The signs of the three decide, see
-`exact.quarter_plane`. The chains are those of `saturated`, exact up to the error of their solution.
+`exact.quarter_plane`. The chains are those of `saturated`: without error but that of their solution, of unbounded laws
+cut where less than `saturated.TAIL` is left, and of a rule of one's own taken to be blind to its backlogs.
 
 The induced chain must have one closed class. Constant decode lengths under k_max make it reducible: the ages of the
 decodes in progress never mix, and the drift depends on the start.
@@ -21,7 +22,7 @@ import attrs
 
 from queuetheory_llm.errors import InvalidInput, NotConverged
 from queuetheory_llm.exact.numbers import Number, Real, to_fraction
-from queuetheory_llm.exact.quarter_plane import Sign, classify
+from queuetheory_llm.exact.quarter_plane import Sign, verdict_of_drifts
 from queuetheory_llm.model.arrivals import Arrivals
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
@@ -38,13 +39,13 @@ _LONGEST_CYCLE = 400_000  # seats times tokens of a constant decode length, for 
 
 
 @attrs.frozen(kw_only=True)
-class Drift:
+class DriftBounds:
     """Tokens per second by which a backlog grows, between ``low`` and ``high``.
 
     Attributes
     ----------
     low, high : Fraction or float
-        Equal where the drift is one number; else over the starts, or the ends of a confidence interval.
+        Equal where the drift is one number; else over the starts tried, or the ends of a confidence interval.
     negligible : float
         A drift this small cannot be told from 0; 0 for an exact fraction.
     """
@@ -81,26 +82,26 @@ class InducedDrifts(Result):
     scheduler : str
     rate : Fraction
         Requests per second.
-    interior : tuple of two Drift
+    interior : tuple of two DriftBounds
         Of prompt and of decode tokens, both plentiful.
-    prompts : Drift or None
+    prompts : DriftBounds or None
         Of prompt tokens, they alone plentiful; None when the interior drift does not lead there.
-    decodes : Drift or None
+    decodes : DriftBounds or None
         Of decode tokens, they alone plentiful.
     method : str
-        "exact" or "simulation".
+        "chains" or "simulation".
     confidence : float or None
-        That of the intervals; None for an exact method.
+        That of the intervals; None for chains.
     notes : tuple of str
     """
 
     figure: ClassVar[str] = "queuetheory_llm.plots.induced:draw_drifts"
     scheduler: str
     rate: Fraction
-    interior: tuple[Drift, Drift]
-    prompts: Drift | None
-    decodes: Drift | None
-    method: str = "exact"
+    interior: tuple[DriftBounds, DriftBounds]
+    prompts: DriftBounds | None
+    decodes: DriftBounds | None
+    method: str = "chains"
     confidence: float | None = None
     notes: tuple[str, ...] = ()
 
@@ -108,7 +109,7 @@ class InducedDrifts(Result):
     def verdict(self) -> Verdict:
         """By the signs of the drifts."""
         along = [None if drift is None else drift.sign for drift in (self.prompts, self.decodes)]
-        return classify((self.interior[0].sign, self.interior[1].sign), along[0], along[1])
+        return verdict_of_drifts((self.interior[0].sign, self.interior[1].sign), along[0], along[1])
 
     @property
     def judgement(self) -> Judgement:
@@ -146,13 +147,13 @@ class InducedDrifts(Result):
         }
 
 
-def _drift_words(drift: Drift) -> str:
+def _drift_words(drift: DriftBounds) -> str:
     return f"{drift.mean:.4g}" if drift.low == drift.high else f"{float(drift.low):.4g} .. {float(drift.high):.4g}"
 
 
 @attrs.frozen(kw_only=True)
 class InducedThreshold(Threshold):
-    """A threshold from induced chains: one number, or a range over the starts where the chain is reducible."""
+    """A threshold from induced chains: one number, or a range over the starts tried where the chain is reducible."""
 
     def judge(self, rate: Number) -> Judgement:
         """See `Threshold.judge`; the basis is the fluid limit that the drifts are."""
@@ -167,7 +168,7 @@ class InducedThreshold(Threshold):
             reason = f"above {float(self.high):.6g} requests/s, carried from no start tried: {self.method}"
             return Judgement(verdict=Verdict.UNSTABLE, basis=Basis.FLUID, reason=reason, load=asked / self.high)
         span = f"{float(self.low):.6g} .. {float(self.high):.6g} requests/s"
-        reason = f"within {span} it depends on the start: {self.method}"
+        reason = f"within {span} it depends on the start, from those tried: {self.method}"
         return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason=reason)
 
 
@@ -218,9 +219,19 @@ class InducedChains:
         """Tokens/s by which decodes grow where both backlogs are large; independent of the rate."""
         return self.interior.prompts * self.workload.mean_decode - self.interior.decode
 
+    @property
+    def _decode_drift(self) -> DriftBounds:
+        """`decode_growth` with what can be told of its sign."""
+        return _exactly(self.decode_growth, self.interior.decode + self.interior.prompts)
+
+    @property
+    def _blind(self) -> tuple[str, ...]:
+        """What is taken for granted of a rule that is not known from data."""
+        return () if isinstance(self.scheduler, Policy) else (_BLIND.format(self.scheduler.name),)
+
     @cached_property
     def beside_prompts(self) -> tuple[Rates, ...]:
-        """Rates with prompts endless, one for each class of starts that differ."""
+        """Rates with prompts endless: one, or the least and the most over the starts tried."""
         found = self._saturated(Plenty.PROMPTS).classes(self._starts())
         lowest, highest = (end(found, key=lambda rates: rates.prompts) for end in (min, max))
         same = highest.prompts - lowest.prompts <= NUMERICAL_ERROR * highest.prompts
@@ -266,15 +277,15 @@ class InducedChains:
             raise InvalidInput(f"rate: {float(asked):g} is not positive; give requests per second")
         mean = self.workload.mean_prefill
         first = _exactly(asked * mean - self.interior.prefill, self.interior.prefill)
-        second = _exactly(self.decode_growth, self.interior.decode + self.interior.prompts)
+        second = self._decode_drift
         prompts = decodes = None
-        notes: tuple[str, ...] = ()
+        notes = self._blind
         if second.sign == -1:
             found = self.beside_prompts
             ends = [_exactly(asked * mean - rates.prefill, rates.prefill) for rates in reversed(found)]
-            prompts = Drift(low=ends[0].low, high=ends[-1].high, negligible=ends[0].negligible)
+            prompts = DriftBounds(low=ends[0].low, high=ends[-1].high, negligible=ends[0].negligible)
             if len(found) > 1:
-                notes = (_DEPENDS,)
+                notes = (*notes, _DEPENDS)
         if first.sign == -1:
             decodes = _exactly(-self.decode_spare(float(asked)), asked * self.workload.mean_decode)
         return InducedDrifts(
@@ -287,9 +298,22 @@ class InducedChains:
         )
 
     def threshold(self) -> InducedThreshold:
-        """The largest rate up to which the drifts imply stability, by root search on the rate."""
+        """The rate up to which the drifts imply stability, by root search on the rate.
+
+        Decodes are taken to be served ever less beside more prompts, so that their spare changes its sign once.
+
+        Raises
+        ------
+        NotConverged
+            If the growth of decodes beside prompts cannot be told from 0, or a chain is too large.
+        """
         falling = float(self.interior.prompts)  # below it prompts fall where both backlogs are large
-        if self.decode_growth >= 0:
+        sign = self._decode_drift.sign
+        if sign is None:
+            raise NotConverged(
+                "with both backlogs large the growth of decodes cannot be told from 0; measure by simulation"
+            )
+        if sign >= 0:
             root = self._decode_root(falling)
             return self._found(root, root, _METHOD)
         ends = [rates.prompts for rates in self.beside_prompts]
@@ -306,10 +330,15 @@ class InducedChains:
             binding = threshold(self.engine, self.scheduler, self.workload).binding
         else:
             binding = workload_bound(self.engine, self.workload).binding
-        return InducedThreshold(low=low, high=high, method=method, scheduler=self.scheduler.name, binding=binding)
+        return InducedThreshold(
+            low=low, high=high, method=method, scheduler=self.scheduler.name, binding=binding, notes=self._blind
+        )
 
     def _decode_root(self, most: float) -> float:
-        """The first rate below ``most`` at which endless decodes are no longer served fast enough; else ``most``."""
+        """A rate below ``most`` from which on endless decodes are no longer served fast enough; else ``most``.
+
+        It lies below the first of seven shares of ``most`` without spare; that it is the first such rate is not proved.
+        """
         from scipy.optimize import brentq
 
         if self.workload.mean_decode == 0:
@@ -324,16 +353,20 @@ class InducedChains:
 
 
 _METHOD = "induced chains: the drift of one backlog, averaged over the other"
+_BLIND = (
+    "{} is taken to form its batches whatever the lengths of the backlogs: each batch met was compared with the one "
+    "beside a backlog twice as long, which is no proof"
+)
 _DEPENDS = (
     "constant decode lengths never mix the ages of the decodes in progress, so the threshold depends on the start "
-    "(range over ages staggered, in groups and all alike)"
+    "(range over the starts tried: no decodes, and all seats taken, their ages staggered, in small groups or all alike)"
 )
 
 
-def _exactly(value: Real, scale: Real) -> Drift:
+def _exactly(value: Real, scale: Real) -> DriftBounds:
     """A drift without interval; a float is known to `NUMERICAL_ERROR` of what it is the difference of."""
     error = 0.0 if isinstance(value, Fraction) else NUMERICAL_ERROR * abs(float(scale))
-    return Drift(low=value, high=value, negligible=error)
+    return DriftBounds(low=value, high=value, negligible=error)
 
 
 def _grouped(decode: int, seats: int, size: int) -> State:

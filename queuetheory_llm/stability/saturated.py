@@ -183,7 +183,10 @@ class SaturatedEngine:
         return whole, batch
 
     def _require_blind(self, state: State, unseen: int, batch: Batch) -> None:
-        """A rule that weighs its backlogs has no drift of its own: it differs from place to place."""
+        """A rule that weighs its backlogs has no drift of its own: it differs from place to place.
+
+        A heuristic: one backlog twice as long is compared, so a rule that heeds a longer one alone is not found out.
+        """
         more = unseen if self.plenty is Plenty.DECODES else 2 * unseen
         old = self._endless_decodes
         _, other = self._form(state, more, copies=2)

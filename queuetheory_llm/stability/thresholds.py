@@ -28,7 +28,7 @@ from queuetheory_llm.model.lengths import ObservedLengths
 from queuetheory_llm.model.trace import TraceArrivals
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.result import Result
-from queuetheory_llm.schedulers.policy import Pass, Policy
+from queuetheory_llm.schedulers.policy import Pass, Policy, Scheduler
 from queuetheory_llm.schedulers.registry import to_policy
 from queuetheory_llm.stability.capacity import full_batch_rate
 from queuetheory_llm.stability.classify import properties
@@ -55,7 +55,7 @@ class Threshold(Result):
     ----------
     scheduler : str
     low : Fraction or float
-        Stable below it.
+        Stable below it, as ``method`` shows.
     high : Fraction or float
         Unstable above it; equal to ``low`` where the threshold is known.
     method : str
@@ -80,7 +80,7 @@ class Threshold(Result):
 
     @property
     def requests_per_s(self) -> Real:
-        """The largest rate proved stable (its supremum)."""
+        """The largest rate shown stable (its supremum)."""
         return self.low
 
     def judge(self, rate: Number) -> Judgement:
@@ -131,7 +131,7 @@ class Threshold(Result):
 
 
 #: Another way to the threshold of a rule on one engine than `threshold`: induced chains, or simulation.
-Solver = Callable[[Engine, Policy, Workload], Threshold]
+Solver = Callable[[Engine, Scheduler, Workload], Threshold]
 
 
 def require_feasible(policy: Policy, engine: Engine, workload: Workload) -> None:

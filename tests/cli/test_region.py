@@ -364,6 +364,11 @@ class TestSimulate:
         judged = found["judgements"]["orca"]
         assert judged["low"] < judged["high"] < 1.2 * judged["low"]
 
+    @pytest.mark.parametrize("flag", ["--width", "--seed"])
+    def test_flags_of_a_simulation_that_is_not_asked_for(self, tmp_path, capsys, flag):
+        err = refused(capsys, written(tmp_path, self.SMALL), flag, "1")
+        assert f"{flag}: nothing is simulated; leave it out, or give --simulate" in err
+
     def test_a_bad_width(self, tmp_path, capsys):
         assert "--width: 0 is not positive" in refused(
             capsys, written(tmp_path, self.SMALL), "--simulate", "--width", "0"

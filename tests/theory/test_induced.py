@@ -14,7 +14,13 @@ from queuetheory_llm.model.lengths import Empirical, Geometric, IndependentLengt
 from queuetheory_llm.model.workload import RequestClass, Workload
 from queuetheory_llm.schedulers.policy import Batch
 from queuetheory_llm.schedulers.registry import parse_scheduler
-from queuetheory_llm.stability.induced import Drift, InducedChains, InducedDrifts, induced_drifts, induced_threshold
+from queuetheory_llm.stability.induced import (
+    DriftBounds,
+    InducedChains,
+    InducedDrifts,
+    induced_drifts,
+    induced_threshold,
+)
 from queuetheory_llm.stability.prefill_first import PrefillFirst
 from queuetheory_llm.stability.saturated import Plenty, SaturatedEngine, length_law, memoryless_decode
 from queuetheory_llm.stability.thresholds import threshold
@@ -123,7 +129,8 @@ class TestReducible:
         drifts = chains.drifts(0.83 * 400 / 187)
         assert drifts.verdict is Verdict.UNDECIDED
         assert drifts.prompts.low < 0 < drifts.prompts.high
-        assert drifts.notes
+        assert "range over the starts tried" in drifts.notes[0]
+        assert drifts.to_dict()["method"] == "chains"
 
     def test_random_decodes_mix(self):
         for decode in (Geometric(mean=6), Empirical(values=[5, 6, 7])):
@@ -142,14 +149,24 @@ class TestSigns:
             induced_drifts(SMALL, "vllm-vanilla", Workload.of(prefill=3, decode=4), edge).verdict is Verdict.UNDECIDED
         )
 
+    @pytest.mark.parametrize("growth", [1e-9, -1e-9])
+    def test_a_growth_of_decodes_within_the_error_decides_nothing(self, growth, monkeypatch):
+        """The threshold asks the same sign as the drifts do."""
+        chains = InducedChains.of(SMALL, "vllm-vanilla", Workload.of(prefill=3, decode=4))
+        monkeypatch.setattr(InducedChains, "decode_growth", growth)
+        assert chains.drifts(1e-3).interior[1].sign is None
+        with pytest.raises(NotConverged, match="cannot be told from 0"):
+            chains.threshold()
+
     def test_a_drift_outward_is_unstable(self):
         assert induced_drifts(A100, "vllm-vanilla", CHAT, 20).decodes is None
         assert induced_drifts(A100, "vllm-vanilla", CHAT, 20).verdict is Verdict.UNSTABLE
 
     @pytest.mark.parametrize(
         ("drift", "sign"),
-        [(Drift(low=-2, high=-1), -1), (Drift(low=1, high=2), 1), (Drift(low=Fraction(0), high=Fraction(0)), 0),
-         (Drift(low=-1, high=1), None), (Drift(low=0.5, high=0.5, negligible=0.6), None)],
+        [(DriftBounds(low=-2, high=-1), -1), (DriftBounds(low=1, high=2), 1),
+         (DriftBounds(low=Fraction(0), high=Fraction(0)), 0),
+         (DriftBounds(low=-1, high=1), None), (DriftBounds(low=0.5, high=0.5, negligible=0.6), None)],
     )  # fmt: skip
     def test_the_sign_of_a_drift(self, drift, sign):
         assert drift.sign == sign
@@ -230,6 +247,10 @@ class TestOwnRules:
         engine = Engine(batch_time=Table(tokens=[4], seconds_at=["1 s"]), b_max=4)
         found = induced_threshold(engine, YoungestDecodes(), Workload.of(prefill=3, decode=4))
         assert found.low == found.high == Fraction(1, 7)
+        drifts = induced_drifts(engine, YoungestDecodes(), Workload.of(prefill=3, decode=4), Fraction(1, 8))
+        for notes in (found.notes, drifts.notes):
+            assert any("youngest is taken to form its batches whatever" in note for note in notes)
+        assert not induced_threshold(A100, "fastertransformer", CHAT).notes
 
     def test_a_rule_that_weighs_its_backlogs_has_no_drift_of_its_own(self):
         with pytest.raises(AssumptionViolated, match="longest forms its batches by how long the backlogs are"):

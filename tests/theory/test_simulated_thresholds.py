@@ -24,7 +24,7 @@ from queuetheory_llm.simulation.thresholds import (
     simulated_threshold,
     solver_of,
 )
-from queuetheory_llm.stability.induced import Drift, induced_drifts, induced_threshold
+from queuetheory_llm.stability.induced import DriftBounds, induced_drifts, induced_threshold
 from queuetheory_llm.stability.thresholds import threshold
 from queuetheory_llm.verdict import Basis, Verdict
 
@@ -255,6 +255,21 @@ class TestRefusals:
         with pytest.raises(InvalidInput, match=complaint):
             simulated_threshold(A100, "sarathi", CHAT, **changed)
 
+    @pytest.mark.parametrize(
+        ("changed", "complaint"),
+        [
+            ({"seed": -1}, "seed: -1 is no whole number"),
+            ({"seed": 1.5}, "seed: 1.5 is no whole number"),
+            ({"confidence": 2}, "confidence: 2 is outside"),
+            ({"confidence": math.nan}, "confidence: nan is outside"),
+            ({"requests": -5}, "requests: -5 is no whole number from 1 on"),
+            ({"requests": 1.5}, "requests: 1.5 is no whole number from 1 on"),
+        ],
+    )
+    def test_arguments_of_drifts_out_of_range(self, changed, complaint):
+        with pytest.raises(InvalidInput, match=complaint):
+            simulated_drifts(A100, "sarathi", CHAT, 1, **changed)
+
     def test_every_fault_has_its_line(self):
         with pytest.raises(InvalidInput) as caught:
             simulated_threshold(A100, "sarathi", CHAT, width=2, confidence=0.1, seed=-1)
@@ -297,4 +312,4 @@ def test_induced_falls_back_on_runs_and_says_why():
 
 
 def test_the_sign_of_a_measured_drift_is_unknown_when_its_interval_holds_0():
-    assert Drift(low=-0.1, high=0.2).sign is None
+    assert DriftBounds(low=-0.1, high=0.2).sign is None

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from queuetheory_llm.exact.quarter_plane import classify
+from queuetheory_llm.exact.quarter_plane import verdict_of_drifts
 from queuetheory_llm.verdict import Verdict
 
 S, U, C, N = Verdict.STABLE, Verdict.UNSTABLE, Verdict.CRITICAL, Verdict.UNDECIDED
@@ -19,13 +19,13 @@ SIGNS = (-1, 0, 1)
 @pytest.mark.parametrize("interior", TO_FIRST_AXIS)
 @pytest.mark.parametrize(("along", "verdict"), [(-1, S), (0, C), (1, U), (None, N)])
 def test_towards_the_first_axis_its_drift_alone_decides(interior, along, verdict):
-    assert {classify(interior, along, other) for other in (*SIGNS, None)} == {verdict}
+    assert {verdict_of_drifts(interior, along, other) for other in (*SIGNS, None)} == {verdict}
 
 
 @pytest.mark.parametrize("interior", TO_SECOND_AXIS)
 @pytest.mark.parametrize(("along", "verdict"), [(-1, S), (0, C), (1, U), (None, N)])
 def test_towards_the_second_axis_its_drift_alone_decides(interior, along, verdict):
-    assert {classify(interior, other, along) for other in (*SIGNS, None)} == {verdict}
+    assert {verdict_of_drifts(interior, other, along) for other in (*SIGNS, None)} == {verdict}
 
 
 @pytest.mark.parametrize(
@@ -36,16 +36,16 @@ def test_towards_the_second_axis_its_drift_alone_decides(interior, along, verdic
     ],
 )  # fmt: skip
 def test_towards_both_axes_the_worse_decides(first, second, verdict):
-    assert classify((-1, -1), first, second) is verdict
+    assert verdict_of_drifts((-1, -1), first, second) is verdict
 
 
 @pytest.mark.parametrize("interior", OUTWARD)
 def test_outward_the_axes_play_no_part(interior):
-    assert {classify(interior, *along) for along in product((*SIGNS, None), repeat=2)} == {U}
+    assert {verdict_of_drifts(interior, *along) for along in product((*SIGNS, None), repeat=2)} == {U}
 
 
 def test_no_interior_drift_is_not_decided_by_first_moments():
-    assert {classify((0, 0), *along) for along in product((*SIGNS, None), repeat=2)} == {N}
+    assert {verdict_of_drifts((0, 0), *along) for along in product((*SIGNS, None), repeat=2)} == {N}
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_no_interior_drift_is_not_decided_by_first_moments():
     ],
 )
 def test_an_unknown_interior_sign_matters_only_where_the_cases_differ(interior, along, verdict):
-    assert classify(interior, *along) is verdict
+    assert verdict_of_drifts(interior, *along) is verdict
