@@ -101,9 +101,9 @@ def _try_slots(best: Floats, law: Floats, b_max: int, most: tuple[int, int], wei
     bend = min(b_max, most[first])
     end = min(b_max, most[0] + most[1])
     _try_piece(best, law, (0, bend), (0, 0.0), weights[first], heavier_prefill)
-    if weights[1 - first] > 0:
-        before = (bend if heavier_prefill else 0, weights[first] * bend)
-        _try_piece(best, law, (bend, end), before, weights[1 - first], not heavier_prefill)
+    # Also where the other kind weighs nothing: a larger batch may be a faster one.
+    before = (bend if heavier_prefill else 0, weights[first] * bend)
+    _try_piece(best, law, (bend, end), before, weights[1 - first], not heavier_prefill)
 
 
 @helper

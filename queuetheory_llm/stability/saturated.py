@@ -33,7 +33,7 @@ from queuetheory_llm.stability.prefill_first import poisson_law
 TAIL = 1e-13
 _MOST_VALUES = 400  # of a length law
 _MOST_STATES = 60_000
-_MOST_BRANCHES = 1_500_000
+_MOST_BRANCHES = 300_000  # some seconds; beyond it a simulation answers sooner
 _FIRST_WAITING = 16  # prompts waiting in the first cut of the chain beside endless decodes
 _AGREE = 1e-11  # relative change of a rate when the cut is doubled
 _DIRECT = 4_000  # states up to which a stationary law is solved for directly
