@@ -14,7 +14,8 @@ from strategies import engines
 
 import queuetheory_llm as qt
 from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.model.batch_time import Staircase
+from queuetheory_llm.model.batch_time import Staircase, Table
+from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.schedulers.array_rule import array_view
 from queuetheory_llm.schedulers.registry import ADAPTIVE, scheduler_for
 from queuetheory_llm.schedulers.state import State
@@ -53,6 +54,14 @@ def test_the_search_finds_the_heaviest_batch_of_the_oldest_requests(engine, stat
     found = heaviest(view, np.array(law_parameters(engine)), weights)
     assert found in feasible
     assert best == 0 or weights_of(found, weights, engine) == pytest.approx(best, rel=1e-12)
+
+
+def test_tokens_without_weight_serve_where_they_make_the_batch_faster():
+    """t(4) < t(3): two decodes beside two prompt tokens weigh more per second than three decodes."""
+    law = Table(tokens=[1, 3, 4], seconds_at=["28 ms", "29 ms", "13 ms"])
+    engine = Engine(batch_time=law, b_max=4, k_max=3)
+    view = array_view(State(left=((4, 1), (0, 1), (0, 1), (0, 1), (0, 1))).view(4, 3))
+    assert heaviest(view, np.array(law_parameters(engine)), (0, 1)) == (2, 2)
 
 
 def test_adaptive_rules_are_named_like_the_others():
