@@ -30,7 +30,7 @@ from queuetheory_llm.cli.inputs import (
 )
 from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table, print_written
 from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.files.atomic import check_target, write_atomically
+from queuetheory_llm.files.atomic import check_apart, check_target, write_atomically
 from queuetheory_llm.files.model_file import load_model
 from queuetheory_llm.files.traces.reader import read_trace
 from queuetheory_llm.model.arrivals import Arrivals
@@ -101,6 +101,7 @@ def simulate(
     count = count_flag("--replications", replications, least=1)
     files = _Files(figure=output, batch_log=batch_log, series=series)
     files.check(rules=len(rules), replications=count)
+    check_apart({"--batch-log": batch_log, "--series": series, "-o": output}, {"the model": model, "--trace": trace})
     if trace is not None:
         _refuse_beside_trace(rate=rate, prefill=prefill, decode=decode, replications=None if count == 1 else "many")
     start = count_flag("--seed", seed)

@@ -117,7 +117,7 @@ def sweep(
     models = _Models.of(model, plan)
     notes = models.check()
     with nullcontext() if store is None else locked(store):
-        kept = _Kept(store, models.header(), restart=restart)
+        kept = _Kept(store, models.header(), lambda index: plan.point(index).row, restart=restart)
         _run(plan, models, kept, workers, backend, progress or (lambda _, __: None))
     return SweepResult(
         model=models.document.name,
@@ -153,8 +153,10 @@ def _workers(n_jobs: int | None, backend: Backend) -> int:
 class _Kept:
     """The finished points, in a file where one is given."""
 
-    def __init__(self, path: str | Path | None, header: Header, *, restart: bool) -> None:
-        self._store = None if path is None else SweepStore(path, header, restart=restart)
+    def __init__(
+        self, path: str | Path | None, header: Header, expected: Callable[[int], Row], *, restart: bool
+    ) -> None:
+        self._store = None if path is None else SweepStore(path, header, expected, restart=restart)
         self.rows: dict[int, Row] = {} if self._store is None else self._store.rows
         self.notes = () if self._store is None else self._store.notes
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,9 @@ class SweepStore:
         What was found in the file.
     """
 
-    def __init__(self, path: str | Path, header: Header, *, restart: bool = False) -> None:
+    def __init__(
+        self, path: str | Path, header: Header, expected: Callable[[int], Row], *, restart: bool = False
+    ) -> None:
         """Go on with the file where it holds points of the same question; begin it where it is not there.
 
         A file that is begun, or begun anew, is written with its first result.
@@ -86,6 +88,8 @@ class SweepStore:
         ----------
         path : path
         header : Header
+        expected : callable
+            The columns that say which point an index is.
         restart : bool
             Begin anew whatever sweep the file holds.
 
@@ -103,7 +107,7 @@ class SweepStore:
         found = _parse_header(old.split(b"\n", 1)[0], self._path) if old else None
         if old and found and not restart:
             _require_same(found, json.loads(self._header), path)
-            self.rows, torn = _rows(old, found, self._path)
+            self.rows, torn = _rows(old, found, self._path, expected)
             self.notes = _notes(self._path, len(self.rows), torn)
             write_atomically(path, self._content())  # without a torn end, for lines to be added
             self._begun = True
@@ -192,9 +196,14 @@ def _parse_header(line: bytes, path: Path) -> dict[str, Any]:
     return found
 
 
+def _refuse_constant(name: str) -> float:
+    """NaN and infinities are no JSON."""
+    raise ValueError(name)
+
+
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(line)
+        found = json.loads(line, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
@@ -219,7 +228,7 @@ def _require_same(found: Mapping[str, Any], asked: Mapping[str, Any], path: str 
             f"{path}: line 1: its points were made by version {found.get('version')} of queuetheory_llm, this is "
             f"{__version__}; {_ANEW}"
         )
-    if found.get("digest") != asked["digest"]:
+    if found != asked:
         raise InvalidInput(f"{path}: line 1: holds another sweep: {_difference(found, asked)}; {_ANEW}")
 
 
@@ -238,7 +247,9 @@ def _short(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:60]}...{text[-30:]}"
 
 
-def _rows(content: bytes, header: Mapping[str, Any], path: Path) -> tuple[dict[int, Row], int]:
+def _rows(
+    content: bytes, header: Mapping[str, Any], path: Path, expected: Callable[[int], Row] | None = None
+) -> tuple[dict[int, Row], int]:
     """The points in a file, and the number of torn lines: those cut short when a run was killed."""
     _, *lines, rest = content.split(b"\n") if b"\n" in content else (content, b"")
     columns = {*header["question"]["grid"], SCHEDULER, SEED, ERROR}
@@ -251,7 +262,9 @@ def _rows(content: bytes, header: Mapping[str, Any], path: Path) -> tuple[dict[i
             continue
         index = found.pop(_POINT, None)
         known = type(index) is int and 0 <= index < header["points"] and columns <= found.keys()
-        if not known or rows.get(index, found) != found:
+        if known and expected is not None:
+            known = expected(index).items() <= found.items()
+        if not known or not isinstance(found[ERROR], str | None) or rows.get(index, found) != found:
             raise InvalidInput(f"{path}: line {number}: is no point of this sweep; {_ANEW}")
         rows[index] = found
     return rows, torn

@@ -1,5 +1,6 @@
 import csv
 import json
+from pathlib import Path
 
 import attrs
 import numpy as np
@@ -249,12 +250,15 @@ def test_the_series_is_written_whole(model, tmp_path, capsys):
 
 
 def test_replications_are_independent_runs_with_intervals_over_them(model, capsys):
-    found = report(capsys, model, "--horizon", "60", "--replications", "4")
+    found = report(capsys, model, "--horizon", "600", "--replications", "4")
     assert found["replications"] == 4
-    assert found["requests"]["arrived"] == pytest.approx(4 * 600, abs=4 * 2400**0.5)
+    assert found["requests"]["arrived"] == pytest.approx(4 * 6000, abs=4 * 24_000**0.5)
+    assert found["measured"]["verdict"] == "STABLE"
     assert found["measured"]["method"] == found["latency"]["e2e"]["steady"]["method"] == "replications"
-    assert report(capsys, model, "--horizon", "60", "--replications", "4") == found
-    assert report(capsys, model, "--horizon", "60", "--replications", "4", "--seed", "1") != found
+    assert report(capsys, model, "--horizon", "600", "--replications", "4") == found
+    short = report(capsys, model, "--horizon", "60", "--replications", "4", "--seed", "1")
+    assert short["latency"]["e2e"]["mean"] != found["latency"]["e2e"]["mean"]
+    assert (short["measured"]["verdict"] == "STABLE") == (short["latency"]["e2e"]["steady"] is not None)
 
 
 def test_a_sound_run_passes_its_check(model, capsys):
@@ -336,3 +340,14 @@ def test_several_engines_and_adaptive_rules(capsys, model):
     found = report(capsys, model, "--engines", "2", "--dispatch", "round-robin", "--horizon", "30")
     assert found["load"] == pytest.approx(report(capsys, model, "--horizon", "30")["load"] / 2)
     assert report(capsys, model, "--scheduler", "max-weight", "--horizon", "20")["scheduler"] == "max-weight"
+
+
+def test_no_file_is_written_over_one_that_is_read_or_written(capsys, model, tmp_path):
+    before = Path(model).read_text()
+    assert "--series: " in refused(capsys, model, "--horizon", "5", "--series", model)
+    assert Path(model).read_text() == before
+    table = tmp_path / "t.csv"
+    table.write_text("arrival,prefill,decode\n0,5,5\n1,5,5\n")
+    assert "is the file of --trace" in refused(capsys, model, "--trace", str(table), "--batch-log", str(table))
+    both = str(tmp_path / "x.csv")
+    assert "is the file of --batch-log" in refused(capsys, model, "--batch-log", both, "--series", both)

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import queuetheory_llm as qt
+from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.files import sweep_store
 from queuetheory_llm.simulation import sweep as points_module
 from queuetheory_llm.simulation.grid import Axis
@@ -453,3 +454,36 @@ def test_a_full_disk_is_one_line_and_keeps_the_points(model, tmp_path, monkeypat
     assert said.startswith(f"{store}: cannot be written")
     monkeypatch.undo()
     assert f"{store}: goes on after 4 finished points" in small(model, store=store).notes
+
+
+@pytest.mark.parametrize(
+    ("line", "old", "new", "fault"),
+    [
+        (1, '"workload.rate": 8', '"workload.rate": 99', "line 2: is no point of this sweep"),
+        (1, '"seed": 0', '"seed": 3', "line 2: is no point of this sweep"),
+        (1, '"error": null', '"error": 5', "line 2: is no point of this sweep"),
+        (0, '"points": 2', '"points": 1000000', "line 1: holds another sweep: its header is damaged"),
+    ],
+)
+def test_a_store_that_was_edited_is_refused(tmp_path, line, old, new, fault):
+    store = tmp_path / "s.jsonl"
+    asked = {"grid": {"workload.rate": [8, 9]}, "horizon": 20, "n_jobs": 1, "store": store}
+    qt.sweep("codellama-34b-a100", **asked)
+    lines = store.read_text().splitlines(keepends=True)
+    assert old in lines[line]
+    lines[line] = lines[line].replace(old, new)
+    store.write_text("".join(lines))
+    with pytest.raises(InvalidInput, match=fault):
+        qt.sweep("codellama-34b-a100", **asked)
+
+
+def test_a_number_that_is_none_is_a_torn_line(tmp_path):
+    store = tmp_path / "s.jsonl"
+    asked = {"grid": {"workload.rate": [8, 9]}, "horizon": 20, "n_jobs": 1, "store": store}
+    whole = qt.sweep("codellama-34b-a100", **asked)
+    lines = store.read_text().splitlines(keepends=True)
+    lines[2] = lines[2].replace('"load": ', '"load": NaN, "was": ')
+    store.write_text("".join(lines))
+    again = qt.sweep("codellama-34b-a100", **asked)
+    assert again.rows == whole.rows
+    assert any("torn" in note for note in again.notes)
