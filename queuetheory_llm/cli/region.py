@@ -15,6 +15,7 @@ from queuetheory_llm.cli.inputs import (
     Rate,
     Strict,
     TraceFlag,
+    positive_flag,
     read_question,
     read_schedulers,
 )
@@ -66,6 +67,7 @@ def region(
             schedulers=policies,
             optional=scheduler is None,
             solver=solver,
+            width=None if solver is None else float(positive_flag("--width", width)),
             title=f"{system.name}: {engine_words(system.engine)}",
         )
     if output is not None:
