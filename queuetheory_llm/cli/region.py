@@ -19,7 +19,7 @@ from queuetheory_llm.cli.inputs import (
     read_schedulers,
 )
 from queuetheory_llm.cli.output import Json, number, print_json, print_notes, print_table, print_written, scheduler_flag
-from queuetheory_llm.cli.searches import Seed, Width, searching
+from queuetheory_llm.cli.searches import Seed, Width, read_width, searching
 from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.stability.answers import OperatingPoint, RegionAnswer, stability_region
 
@@ -66,6 +66,7 @@ def region(
             schedulers=policies,
             optional=scheduler is None,
             solver=solver,
+            width=None if solver is None else read_width(width),
             title=f"{system.name}: {engine_words(system.engine)}",
         )
     if output is not None:

@@ -25,6 +25,11 @@ Seed = Annotated[
 ]
 
 
+def read_width(text: str | None) -> float:
+    """The value of --width, or its default."""
+    return float(positive_flag("--width", DEFAULT_WIDTH if text is None else text))
+
+
 @contextmanager
 def searching(method: str, width: str | None, seed: str | None, *, ask: str) -> Iterator[Solver | None]:
     """The way to a threshold that the flags ask for, None for what theory proves.
@@ -45,7 +50,7 @@ def searching(method: str, width: str | None, seed: str | None, *, ask: str) -> 
     InvalidInput
         If a flag is out of range, or is of a simulation that is not asked for.
     """
-    share = float(positive_flag("--width", DEFAULT_WIDTH if width is None else width))
+    share = read_width(width)
     start = count_flag("--seed", DEFAULT_SEED if seed is None else seed)
     solver = solver_of(method, width=share, seed=start)
     unused = [flag for flag, text in (("--width", width), ("--seed", seed)) if text is not None]

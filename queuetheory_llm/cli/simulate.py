@@ -237,7 +237,8 @@ class _Plan:
 
     def run(self, rule: Scheduler | str, *, log: bool, check: bool) -> Simulation:
         with _progress_bar(f"simulate {name_of(rule)}") as progress:
-            return self.run_rule(rule, log=log, check=check, progress=progress)
+            done = self.run_rule(rule, log=log, check=check, progress=progress)
+        return attrs.evolve(done, title=self.title)
 
 
 def _workload_plan(system: System, asked: _Asked) -> _Plan:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from fractions import Fraction
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 _COLOURS = dict(zip(("affine", "staircase", "hinge", "table"), PALETTE, strict=False))
 _STYLES = {"affine": ":", "hinge": "--", "staircase": "-", "table": "-"}
 _POINTS = "#4D4D4D"
+_COLUMNS = 88  # letters of the title in the width of the figure
 
 
 def draw_fit(fit: Fit, ax: Axes | None = None) -> Axes:
@@ -89,7 +92,7 @@ def _figure(fit: Fit) -> Figure:
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.4))
     draw_fit(fit, upper)
     upper.set_xlabel("")
-    upper.set_title(f"{fit.profile.format}: {fit.chosen.name} chosen, {fit.reason}", fontsize="medium", loc="left")
+    upper.set_title(_title(fit), fontsize="medium", loc="left")
     tokens, seconds = fit.profile.token_array, fit.profile.second_array
     lower.axhspan(-100 * TOLERANCE, 100 * TOLERANCE, color="0.92", zorder=0, linewidth=0)
     lower.axhline(0, color="0.6", linewidth=0.6, zorder=1)
@@ -105,6 +108,12 @@ def _figure(fit: Fit) -> Figure:
         axes.grid(True, color="0.9", linewidth=0.5)
         axes.set_axisbelow(True)
     return figure
+
+
+def _title(fit: Fit) -> str:
+    """The file the times are from, the law chosen and why, broken to the width of the figure."""
+    words = f"{PurePath(fit.profile.source).name}: {fit.chosen.name} chosen, {fit.reason}"
+    return "\n".join(textwrap.wrap(words, _COLUMNS))
 
 
 def _every_size(first: int, last: int) -> NDArray[np.int64]:

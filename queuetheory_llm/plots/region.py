@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
@@ -17,6 +17,7 @@ from queuetheory_llm.plots.style import (
     LIGHT,
     LINES,
     PALETTE,
+    POINT,
     SMALL,
     SPACING,
     TEXT,
@@ -34,6 +35,7 @@ from queuetheory_llm.plots.words import engine_line, workload_line
 from queuetheory_llm.stability.answers import OperatingPoint, RegionAnswer
 from queuetheory_llm.stability.region import StabilityRegion, Vertex
 from queuetheory_llm.stability.scheduler_region import RayInterval, RayPoint, SchedulerRegion
+from queuetheory_llm.verdict import Judgement, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -69,7 +71,7 @@ def draw_region(answer: RegionAnswer, ax: Axes | None = None) -> Axes:
     """The region R with its extreme points and their batches, what is known of each scheduler, and the margin.
 
     The ray from the origin through the operating point is drawn to the boundary of R; its thick piece between the
-    two is the margin, or outside R the excess.
+    two is the margin, or outside R the excess. The legend has each scheduler's own verdict at that point.
 
     Parameters
     ----------
@@ -88,7 +90,8 @@ def draw_region(answer: RegionAnswer, ax: Axes | None = None) -> Axes:
     bound = answer.workload_outer
     if bound is not None and _is_visible(bound, answer.outer):
         keys.append(_draw_bound(ax, bound))
-    keys += [_draw_shape(ax, shape) for shape in nested_shapes(answer.schedulers)]
+    judgements = {name: judgement for name, _, judgement in answer.judgements}
+    keys += [_draw_shape(ax, shape, judgements) for shape in nested_shapes(answer.schedulers)]
     labels = _vertex_labels(answer.outer)
     if answer.operating_point is not None:
         key, margin = _draw_point(ax, answer.operating_point)
@@ -115,7 +118,7 @@ def draw_outer(region: StabilityRegion, ax: Axes | None = None) -> Axes:
     if ax is None:
         ax = framed_axes(*_SIZE, title=engine_line(region.engine), subtitle="", caption=_labels_line(region))
     handle, _ = _draw_outer(ax, region)
-    _finish(ax, [(handle, "outside it no rule is stable")], _vertex_labels(region))
+    _finish(ax, [(handle, "outside it no scheduler is stable")], _vertex_labels(region))
     return ax
 
 
@@ -134,8 +137,19 @@ def _new_axes(answer: RegionAnswer) -> Axes:
         *_SIZE,
         title=answer.title or engine_line(answer.engine),
         subtitle="" if answer.workload is None else workload_line(answer.workload),
-        caption=f"R: Theorem 10 of arXiv 2504.07347. {_labels_line(answer.outer)}",
+        caption=_caption(answer),
     )
+
+
+def _caption(answer: RegionAnswer) -> str:
+    """What R, its labels, hatches and bands mean."""
+    lines = [f"R: Theorem 10 of arXiv 2504.07347. {_labels_line(answer.outer)}"]
+    if any(not region.points for region in answer.schedulers):
+        lines.append("Hatched: proved stable, undecided from there to R; plain: exact.")
+    bands = [f"{region.scheduler}: {words}" for region in answer.schedulers if (words := region.measured(answer.width))]
+    if bands:
+        lines.append(f"Band: the threshold lies in it; {'; '.join(bands)}.")
+    return " ".join(lines)
 
 
 def _labels_line(region: StabilityRegion) -> str:
@@ -168,7 +182,7 @@ class Shape:
     ----------
     schedulers : tuple of str
     curve : float array of shape (n, 2)
-        Tokens/s.
+        Tokens/s; of a measured boundary the lower ends of its intervals.
     proved : bool
         Whether the boundary is unknown and the curve bounds what is proved stable.
     band : float array of shape (m, 2) or None
@@ -199,9 +213,13 @@ class Shape:
 
     @property
     def label(self) -> str:
-        """The legend's text."""
-        measured = "" if self.band is None else ", simulated; thin: proved stable"
-        return listed(list(self.schedulers)) + (", proved stable" if self.proved else measured)
+        """The shape in words."""
+        return self.described("")
+
+    def described(self, remark: str) -> str:
+        """Names and what is known of them, a remark on the names between the two."""
+        measured = "" if self.band is None else ", simulated; dotted: proved stable"
+        return listed(list(self.schedulers)) + remark + (", proved stable" if self.proved else measured)
 
     def coincides(self, other: Shape) -> bool:
         """Whether the two could not be told apart."""
@@ -215,7 +233,8 @@ def nested_shapes(schedulers: Sequence[SchedulerRegion]) -> list[Shape]:
     merged: list[Shape] = []
     for region in schedulers:
         proved = not region.points
-        shape = Shape((region.scheduler,), ray_curve(region.inner if proved else region.points), proved, len(merged))
+        known = region.inner if proved else [_at(point, "low") for point in region.points]
+        shape = Shape((region.scheduler,), ray_curve(known), proved, len(merged))
         if region.points and region.inner:
             shape = attrs.evolve(shape, band=_band(region.points), beneath=ray_curve(region.inner))
         twin = next((index for index, each in enumerate(merged) if each.coincides(shape)), None)
@@ -243,14 +262,16 @@ def ray_curve(points: Sequence[RayPoint]) -> Floats:
     """The points of neighbouring rays joined, shape (n, 2), in tokens/s.
 
     What holds on the prefill axis alone (prompts without decodes) can lie far beyond the rays beside it. The curve
-    then runs along the axis and leaves it where those rays lead, so that no area between them is claimed.
+    then ends on the axis where those rays lead: a spike without area is no part of a region to be seen.
     """
     curve = np.array([(point.prefill, point.decode) for point in points], dtype=float).reshape(-1, 2)
     if len(curve) < 3 or curve[0, 1] != 0:
         return curve
     (x, y), (u, v) = curve[1], curve[2]
     foot = x + y * (x - u) / (v - y) if v > y else np.inf
-    return np.insert(curve, 1, [foot, 0.0], axis=0) if curve[0, 0] > _JUMP * foot else curve
+    if curve[0, 0] > _JUMP * foot:
+        curve[0, 0] = foot
+    return curve
 
 
 def _draw_outer(ax: Axes, region: StabilityRegion) -> Key:
@@ -264,10 +285,10 @@ def _draw_outer(ax: Axes, region: StabilityRegion) -> Key:
     dots: dict[str, Any] = {"color": INK, "linestyle": "", "marker": "o", "zorder": 5, "clip_on": False}
     ax.plot(*outline.T, **dots, markersize=3, label="_vertices")
     ax.plot(*outline[_labelled(region)].T, **dots, markersize=5, label="_labelled vertices")
-    return Patch(facecolor=LIGHT, edgecolor=INK, linewidth=1.6), "R: outside it no rule is stable"
+    return Patch(facecolor=LIGHT, edgecolor=INK, linewidth=1.6), "R: outside it no scheduler is stable"
 
 
-def _draw_shape(ax: Axes, shape: Shape) -> Key:
+def _draw_shape(ax: Axes, shape: Shape, judgements: Mapping[str, Judgement]) -> Key:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch, Polygon
 
@@ -288,23 +309,39 @@ def _draw_shape(ax: Axes, shape: Shape) -> Key:
         ax.add_patch(area)
         keys.append(key)
     if shape.band is not None:
-        band: dict[str, Any] = {"facecolor": paler(colour, 0.45), "linewidth": 0}
+        band: dict[str, Any] = {"facecolor": (colour, 0.4), "linewidth": 0}
         ax.add_patch(Polygon(shape.band, closed=True, zorder=2.2, label=f"_{shape.label}, interval", **band))
         keys.append(Patch(**band))
     if shape.beneath is not None:
-        thin: dict[str, Any] = {"color": colour, "linewidth": 0.7, "linestyle": "solid", "zorder": 2.3}
-        ax.plot(*shape.beneath.T, **thin, clip_on=False, label=f"_{shape.label}, proved")
+        dotted: dict[str, Any] = {"color": colour, "linewidth": 1.3, "linestyle": (0, (1, 1.4)), "zorder": 2.3}
+        ax.plot(*shape.beneath.T, **dotted, clip_on=False, label=f"_{shape.label}, proved")
     segment = len(shape.curve) == 1
     # A segment lies on the decode axis, beneath the margin ray: wide enough to be seen beside it.
     width = 6.0 if segment else 1.3 if shape.proved else 1.5
-    if shape.band is not None:
-        width = 0.9  # the band shows beside it
     style: dict[str, Any] = {"color": colour, "linestyle": LINES[shape.rank % len(LINES)], "linewidth": width}
     style["solid_capstyle"] = "butt"
     outline = shape.polygon if segment else shape.curve
+    if shape.band is not None:  # where the boundary runs in its band is not known: an outline, and no line within
+        style["linewidth"] = 0.8
+        outline = np.vstack([shape.band, shape.band[:1]])
     # Unclipped and above the axes' own lines: a piece may run along an axis.
     ax.plot(*outline.T, **style, zorder=3, clip_on=False, label=f"_{shape.label}")
-    return (*keys, Line2D([], [], **style)), "\n".join(textwrap.wrap(shape.label, 40))
+    return (*keys, Line2D([], [], **style)), "\n".join(textwrap.wrap(_legend_text(shape, judgements), 40))
+
+
+def _legend_text(shape: Shape, judgements: Mapping[str, Judgement]) -> str:
+    """``sarathi and orca (STABLE, margin 13.5 %)``: what is known of the shape, and of the operating point in it."""
+    words = [_judged(judgements[name]) for name in shape.schedulers if name in judgements]
+    return shape.described(f" ({'; '.join(dict.fromkeys(words))})" if words else "")
+
+
+def _judged(judgement: Judgement) -> str:
+    verdict, load = judgement.verdict, judgement.load
+    if load is None or verdict not in (Verdict.STABLE, Verdict.UNSTABLE):
+        return verdict.value
+    if verdict is Verdict.STABLE:
+        return f"{verdict.value}, margin {_digits(100 * float(1 - load), 100)} %"
+    return f"{verdict.value}, load {_digits(float(load), 1)}"
 
 
 def _draw_bound(ax: Axes, bound: Sequence[RayPoint]) -> Key:
@@ -343,6 +380,7 @@ class _Label(NamedTuple):
     texts: tuple[str, ...]
     anchors: Floats
     weight: str = "normal"
+    colour: str = INK
 
 
 def _draw_point(ax: Axes, point: OperatingPoint) -> tuple[Key, _Label]:
@@ -355,7 +393,7 @@ def _draw_point(ax: Axes, point: OperatingPoint) -> tuple[Key, _Label]:
     far = load > _FAR
     end = 1.3 * edge if far else place
     ax.plot(
-        *np.array([[0, 0], np.minimum(end, edge)]).T, color=INK, linewidth=0.8, zorder=4, clip_on=False, label="_ray"
+        *np.array([[0, 0], np.minimum(end, edge)]).T, color=POINT, linewidth=0.8, zorder=4, clip_on=False, label="_ray"
     )
     piece = np.array([end, edge])
     if far:
@@ -363,24 +401,24 @@ def _draw_point(ax: Axes, point: OperatingPoint) -> tuple[Key, _Label]:
             "",
             (end[0], end[1]),
             (edge[0], edge[1]),
-            arrowprops={"arrowstyle": "-|>", "color": INK, "linewidth": 2.4, "shrinkA": 0},
+            arrowprops={"arrowstyle": "-|>", "color": POINT, "linewidth": 2.4, "shrinkA": 0},
         )
-        ax.plot(*piece.T, color=INK, linewidth=0, label="_margin")
-        key = Line2D([], [], color=INK, linewidth=2.4, marker=">", markersize=6), f"towards {rate}"
+        ax.plot(*piece.T, color=POINT, linewidth=0, label="_margin")
+        key = Line2D([], [], color=POINT, linewidth=2.4, marker=">", markersize=6), f"towards {rate}"
     else:
-        line: dict[str, Any] = {"color": INK, "linewidth": 2.8, "solid_capstyle": "butt"}
+        line: dict[str, Any] = {"color": POINT, "linewidth": 2.2, "solid_capstyle": "butt"}
         ax.plot(*piece.T, **line, zorder=4, clip_on=False, label="_margin")
-        marker: dict[str, Any] = {"marker": "o", "markersize": 7.5, "markerfacecolor": "white", "color": INK}
+        marker: dict[str, Any] = {"marker": "o", "markersize": 7.5, "markerfacecolor": "white", "color": POINT}
         marker |= {"markeredgewidth": 1.8, "linestyle": ""}
         ax.plot(*place, **marker, zorder=6, clip_on=False, label="_operating point")
         key = Line2D([], [], **marker), f"operating point, {rate}"
     along = np.array([0.5, 0.3, 0.7, 0.15, 0.85, 1.0, 0.0])[:, None]
-    return key, _Label((_margin_text(point, far),), piece[0] + along * (piece[1] - piece[0]), "bold")
+    return key, _Label((_margin_text(point, far),), piece[0] + along * (piece[1] - piece[0]), "bold", POINT)
 
 
 def _margin_text(point: OperatingPoint, far: bool) -> str:
     if point.load == 1:
-        return "on the boundary"
+        return "on the boundary of R"
     if point.load > 1:
         return f"load {_digits(float(point.load), 1)}, outside" + (", off the figure" if far else "")
     return f"margin to R {_digits(100 * float(point.margin), 100)} %"
@@ -518,7 +556,7 @@ def _annotate(ax: Axes, written: _Written) -> None:
         va="bottom",
         fontsize=SMALL,
         weight=written.label.weight,
-        color=INK,
+        color=written.label.colour,
         linespacing=SPACING,
         zorder=7,
         bbox=_GROUND if _on_hatch(ax, place) else None,

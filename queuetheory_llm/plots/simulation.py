@@ -1,4 +1,4 @@
-"""Figure of a run: the token backlog with the drift measured from it, and the requests waiting and decoding."""
+"""Figure of a run: the token backlog with the drift measured from it, and the requests by how far they are."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from queuetheory_llm.simulation.statistics import TokenDrift, second_half
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_ROOM = 2.0  # how far above the backlog the interval of the drift may stretch the axis
+_TOP = 1.3  # the axis relative to the largest value: the legend stands above the curves
 _BACKLOG, _DRIFT, _WAITING, _DECODING = PALETTE[0], PALETTE[1], PALETTE[3], PALETTE[2]
 _LOWER, _GAP = 0.36, 0.06  # of the height: the panel of requests, and what is kept free above it
 
@@ -51,8 +51,8 @@ def draw_simulation(simulation: Simulation, ax: Axes | None = None) -> Axes:
     ----------
     simulation : Simulation
     ax : Axes, optional
-        By default the upper axes of a new figure with title and caption, above axes with the requests waiting and
-        decoding. Its limits are set.
+        By default the upper axes of a new figure with title and caption, above axes with the requests not started and
+        those past their prompt. Its limits are set to the backlog, whatever the interval of the drift.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def draw_simulation(simulation: Simulation, ax: Axes | None = None) -> Axes:
         ax.set_xlabel("simulated time (s)", fontsize=TEXT)
         return ax
     upper = framed_axes(
-        6.5, 4.9, title=_title(simulation), subtitle=_measured(simulation), caption=_caption(simulation)
+        6.5, 4.9, title=_title(simulation), subtitle=_subtitle(simulation), caption=_caption(simulation)
     )
     place = upper.get_position()
     lower = figure_of(upper).add_axes((place.x0, place.y0, place.width, _LOWER * place.height), facecolor="white")
@@ -86,14 +86,14 @@ def _draw_backlog(ax: Axes, simulation: Simulation) -> None:
     _draw_steps(ax, run, level, _BACKLOG, "token backlog")
     top = max(1.0, float(level.max()))
     if simulation.measured.drift is not None:
-        top = max(top, min(_ROOM * top, _draw_drift(ax, run, simulation.measured.drift)))
+        _draw_drift(ax, run, simulation.measured.drift)
     _finish(ax, run, top, "token backlog (tokens)")
 
 
 def _draw_requests(ax: Axes, run: Run) -> None:
     """Requests that no batch has served yet, and requests past their prompt."""
-    _draw_steps(ax, run, run.series.waiting, _WAITING, "waiting")
-    _draw_steps(ax, run, run.series.decoding, _DECODING, "decoding")
+    _draw_steps(ax, run, run.series.waiting, _WAITING, "not started")
+    _draw_steps(ax, run, run.series.decoding, _DECODING, "past the prompt")
     _finish(ax, run, max(1.0, float(run.series.waiting.max()), float(run.series.decoding.max())), "requests")
 
 
@@ -104,25 +104,24 @@ def _draw_steps(ax: Axes, run: Run, values: Ticks, color: str, label: str) -> No
 
 def _finish(ax: Axes, run: Run, top: float, label: str) -> None:
     ax.set_xlim(0, run.clock.seconds(max(int(run.series.ticks[-1]), 1)))
-    ax.set_ylim(0, 1.25 * top)  # the legend stands above the curve
+    ax.set_ylim(0, _TOP * top)
     plain_axes(ax)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(lambda value, _: number_text(value))
     ax.set_ylabel(label, fontsize=TEXT)
-    ax.legend(loc="upper left", fontsize=SMALL, frameon=False, ncols=3, borderaxespad=0.2)
+    ax.legend(loc="upper left", fontsize=SMALL, frameon=False, ncols=4, borderaxespad=0.2)
 
 
-def _draw_drift(ax: Axes, run: Run, drift: TokenDrift) -> float:
-    """The drift as a line from the backlog at the middle, its interval as a wedge; the highest point of both."""
+def _draw_drift(ax: Axes, run: Run, drift: TokenDrift) -> None:
+    """The drift as a line from the backlog at the middle, its interval as a wedge."""
     begin, end = (run.clock.seconds(tick) for tick in second_half(run))
     start = float(run.series.since(second_half(run)[0]).backlog[0])
     low, mean, high = (start + slope * (end - begin) for slope in (drift.low, drift.mean, drift.high))
     ax.fill_between(
-        [begin, end], [start, low], [start, high], color=_DRIFT, alpha=0.22, linewidth=0, label="99 % interval"
+        [begin, end], [start, low], [start, high], color=_DRIFT, alpha=0.15, linewidth=0, label="99 % interval"
     )
     ax.plot([begin, end], [start, mean], color=_DRIFT, linewidth=1.6, label="measured drift")
-    ax.axvline(begin, color=GREY, linewidth=0.6, linestyle=(0, (2, 2)), label="_middle")
-    return float(max(start, high))
+    ax.axvline(begin, color=GREY, linewidth=0.6, linestyle=(0, (2, 2)), label="second half")
 
 
 def _title(simulation: Simulation) -> str:
@@ -138,6 +137,10 @@ def _caption(simulation: Simulation) -> str:
     if len(simulation.runs) > 1:
         parts.append(f"curves of the first of {len(simulation.runs)} runs")
     return "; ".join(parts)
+
+
+def _subtitle(simulation: Simulation) -> str:
+    return "\n".join(filter(None, [simulation.title, _measured(simulation)]))
 
 
 def _measured(simulation: Simulation) -> str:

@@ -26,6 +26,8 @@ LINES: tuple[Any, ...] = (
 INK = "#222222"
 GREY = "#6B6B6B"
 LIGHT = "#F1F1F1"
+#: Of what is said of the operating point; no scheduler has it.
+POINT = "#A50026"
 
 #: Font sizes in points.
 TITLE, TEXT, SMALL, TINY = 9.5, 9.0, 8.0, 7.0
@@ -76,13 +78,14 @@ def framed_axes(width: float, height: float, *, title: str, subtitle: str, capti
     width, height : float
         Inches.
     title, subtitle, caption : str
-        Broken into lines where they do not fit; the axes give way. An empty one takes no room.
+        Broken into lines where they do not fit; the axes give way. An empty one takes no room. A subtitle may have
+        several lines.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height))
     top = height - EDGE
-    for text, size, colour in ((title, TITLE, INK), (subtitle, SMALL, GREY)):
+    for text, size, colour in ((title, TITLE, INK), *((line, SMALL, GREY) for line in subtitle.split("\n"))):
         top -= _line_of(figure, text, EDGE, top, size=size, color=colour, va="top")
     bottom = EDGE + _line_of(figure, caption, EDGE, EDGE, size=TINY, color=GREY, va="bottom")
     left, right, room_below, gap = 0.78, 0.30, 0.50, 0.10

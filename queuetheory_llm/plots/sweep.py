@@ -42,7 +42,12 @@ _SPREAD = 50  # ratio of two positive values from which the vertical axis is log
 _ONLY = "all"  # the name of a line without a name
 _SHARE = 0.085  # of the height of the axes, a row of the legend
 _LABELS = {DRIFT: "token drift (tokens/s)"}
-_CAPTION = "A point a seed; lines are their means. Filled: STABLE, open: UNSTABLE, cross: neither is established."
+_SHIFT = 6.0  # points between neighbouring lines at one place, less where the places are close
+_CAPTION = (
+    "A point a seed; lines are their means. Filled: STABLE, open: UNSTABLE, cross: neither is established; the verdict "
+    "is a theorem's where one decides, the height is {what}."
+)
+_BESIDE = " Points at one place stand side by side."
 
 
 @attrs.frozen
@@ -98,15 +103,16 @@ def draw_sweep(result: SweepResult, ax: Axes | None = None, *, x: str | None = N
     _require_numbers(result, column)
     title = f"{result.model}: {_label(column)} against {scale.key}"
     if ax is None:
-        ax = framed_axes(6.5, 3.9, title=title, subtitle=_subtitle(result, scale.key), caption=_caption(result))
+        ax = framed_axes(6.5, 3.9, title=title, subtitle=_subtitle(result, scale.key), caption=_caption(result, column))
         new = True
     else:
         ax.set_title(title, fontsize=TITLE, color=INK, loc="left")
         new = False
-    for index, (name, rows) in enumerate(_lines(result, scale.key).items()):
+    lines = _lines(result, scale.key)
+    for index, (name, rows) in enumerate(lines.items()):
         drawn = [row for row in rows if _is_number(row.get(column))]
         if drawn:
-            _draw_line(ax, name, drawn, scale, column, index)
+            _draw_line(ax, name, drawn, scale, column, index, shift=_shift(ax, scale, index, len(lines)))
     _finish(ax, scale, column)
     if new:
         make_room(ax)
@@ -176,20 +182,38 @@ def _lines(result: SweepResult, key: str) -> dict[str, list[Row]]:
     return lines
 
 
-def _draw_line(ax: Axes, name: str, rows: Sequence[Row], scale: _Scale, column: str, index: int) -> None:
+def _shift(ax: Axes, scale: _Scale, index: int, count: int) -> float:
+    """Points to the right at which the line ``index`` of ``count`` stands, so that lines do not hide each other."""
+    places = sorted(set(scale.places.values()))
+    figure = figure_of(ax)
+    width = ax.get_position().width * figure.get_size_inches()[0] * 72
+    gaps = np.diff(places) / (places[-1] - places[0]) if len(places) > 1 else np.ones(1)
+    step: float = min(_SHIFT, 0.5 * width * float(gaps.min()) / count)
+    return step * (index - (count - 1) / 2)
+
+
+def _draw_line(
+    ax: Axes, name: str, rows: Sequence[Row], scale: _Scale, column: str, index: int, *, shift: float
+) -> None:
+    from matplotlib.transforms import ScaledTranslation
+
+    beside = ax.transData + ScaledTranslation(shift / 72, 0, figure_of(ax).dpi_scale_trans)
     colour, dashes = PALETTE[index % len(PALETTE)], LINES[index % len(LINES)]
     seeds: dict[float, list[float]] = {}
     for row in rows:
         place, value = scale.places[row[scale.key]], float(row[column] or 0)
         seeds.setdefault(place, []).append(value)
         style = _mark(row.get("verdict"), colour)
-        ax.plot([place], [value], linestyle="none", markersize=4.5, markeredgecolor=colour, **style)
+        ax.plot([place], [value], linestyle="none", markersize=4.5, markeredgecolor=colour, transform=beside, **style)
     places = sorted(seeds)
     means = [sum(seeds[place]) / len(seeds[place]) for place in places]
     if scale.numeric:
-        ax.plot(places, means, color=colour, linestyle=dashes, linewidth=1.3, label=name)
+        ax.plot(places, means, color=colour, linestyle=dashes, linewidth=1.3, label=name, transform=beside)
     else:
-        ax.plot(places, means, color=colour, linestyle="none", marker="_", markersize=16, label=name)
+        ax.plot(places, means, color=colour, linestyle="none", marker="_", markersize=16, label=name, transform=beside)
+
+    # What is drawn beside its place counts for the limits of the axes by its place.
+    ax.update_datalim([(place, value) for place, values in seeds.items() for value in values])
 
 
 def _mark(verdict: Cell, colour: str) -> dict[str, Any]:
@@ -224,6 +248,7 @@ def _finish(ax: Axes, scale: _Scale, column: str) -> None:
         ax.set_yscale("log")
     elif low <= 0 <= high:
         ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
+    ax.autoscale_view()
     plain_axes(ax)
     ax.yaxis.set_major_formatter(lambda value, _: number_text(value))
     if scale.numeric:
@@ -242,7 +267,8 @@ def _legend(ax: Axes) -> None:
     if names in ([], [_ONLY]):
         return
     width = ax.get_window_extent().width
-    for columns in (3, 2, 1):
+    for most in (3, 2, 1):
+        columns = _even_columns(len(names), most)
         legend = ax.legend(loc="upper left", fontsize=SMALL, frameon=False, ncols=columns, borderaxespad=0.2)
         if legend.get_window_extent(renderer_of(figure_of(ax))).width <= width:
             break
@@ -250,6 +276,11 @@ def _legend(ax: Axes) -> None:
     to_share = ax.transScale + ax.transLimits
     bottom, top = ax.get_ylim()
     ax.set_ylim(bottom, max(top, float(to_share.inverted().transform((0.0, 1.0 / (1.0 - free)))[1])))
+
+
+def _even_columns(count: int, most: int) -> int:
+    """As many columns as fill the rows evenly: four names stand two by two."""
+    return -(-count // -(-count // most))
 
 
 def _label(column: str) -> str:
@@ -269,10 +300,13 @@ def _subtitle(result: SweepResult, key: str) -> str:
     return ", ".join([f"{seeds} seed{'s' * (seeds > 1)}", length, *fixed])
 
 
-def _caption(result: SweepResult) -> str:
+def _caption(result: SweepResult, column: str) -> str:
+    words = _CAPTION.format(what="the drift measured" if column == DRIFT else "measured")
+    if len(result.question["schedulers"]) > 1:
+        words += _BESIDE
     left_out = [
         f"{count} {what}"
         for count, what in ((result.failed, "bad input"), (result.points - len(result.rows), "not finished"))
         if count
     ]
-    return _CAPTION + (f" Points left out: {', '.join(left_out)}." if left_out else "")
+    return words + (f" Points left out: {', '.join(left_out)}." if left_out else "")

@@ -64,6 +64,8 @@ class Simulation(Result):
         Why the latencies carry no means; None when they do.
     notes : tuple of str
         What was rounded or derived.
+    title : str
+        What was run, for the figure.
     checked : tuple of str
         The invariants that `invariants.check_run` recounted; none when it was not asked for.
     violations : tuple of str or None
@@ -83,6 +85,7 @@ class Simulation(Result):
     latency: Mapping[str, Summary] = attrs.field(converter=_read_only)
     means_refused: str | None
     notes: tuple[str, ...]
+    title: str = ""
     checked: tuple[str, ...] = ()
     violations: tuple[str, ...] | None = None
 

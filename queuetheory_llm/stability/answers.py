@@ -109,6 +109,8 @@ class RegionAnswer(Result):
     judgements : tuple of (str, Threshold, Judgement)
         Scheduler, threshold and verdict at the operating point; empty without a rate.
     notes : tuple of str
+    width : float or None
+        Asked of simulated intervals, relative to the rate.
     """
 
     figure: ClassVar[str] = "queuetheory_llm.plots.region:draw_region"
@@ -123,6 +125,7 @@ class RegionAnswer(Result):
     operating_point: OperatingPoint | None
     judgements: tuple[tuple[str, Threshold, Judgement], ...]
     notes: tuple[str, ...]
+    width: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The content of ``region --json``."""
@@ -177,6 +180,7 @@ def stability_region(
     schedulers: Sequence[Policy | str] = ("sarathi",),
     optional: bool = False,
     solver: Solver | None = None,
+    width: float | None = None,
     title: str = "",
 ) -> RegionAnswer:
     """The outer region, the workload's bound, each scheduler's region and the operating point.
@@ -192,6 +196,8 @@ def stability_region(
         Leave out, with a note, a scheduler that cannot run the workload, instead of refusing.
     solver : callable, optional
         Finds the threshold of a scheduler where theory has bounds only.
+    width : float, optional
+        What the solver was asked for, relative to the rate: directions known less closely are counted.
     title : str
 
     Raises
@@ -222,6 +228,8 @@ def stability_region(
             notes.append(f"{policy.name} is left out: {error}")
             continue
         notes.extend(f"{policy.name}: {note}" for note in limit.notes)
+        if measured := regions[-1].measured(width):
+            notes.append(f"{policy.name}: simulated region: {measured}")
         if workload.rate is not None:
             judgements.append((policy.name, limit, limit.judge(workload.rate)))
     bound = None if workload is None else workload_outer_region(engine, along)
@@ -237,6 +245,7 @@ def stability_region(
         operating_point=point,
         judgements=tuple(judgements),
         notes=tuple(notes),
+        width=width,
     )
 
 

@@ -61,6 +61,24 @@ class SchedulerRegion:
     inner: tuple[RayPoint, ...]
     method: str
 
+    def measured(self, width: float | None) -> str:
+        """How closely a simulated boundary is known, in words; empty where none is simulated.
+
+        Parameters
+        ----------
+        width : float or None
+            Asked of each interval, relative to its middle.
+        """
+        spans = [(each.high - each.low) / each.requests_per_s for each in self.points if isinstance(each, RayInterval)]
+        if not spans:
+            return ""
+        widest, wider = f"widest {100 * max(spans):.3g} %", sum(span > (width or math.inf) for span in spans)
+        if width is None:
+            return f"known in {len(spans)} directions ({widest})"
+        if not wider:
+            return f"all {len(spans)} directions decided to {100 * width:.3g} %"
+        return f"{wider} of {len(spans)} directions not decided to {100 * width:.3g} % ({widest})"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {

@@ -360,7 +360,8 @@ class TestSimulate:
             assert point["high"] <= 1.2 * point["low"]
             assert point["prefill"] == pytest.approx(6 * point["requests_per_s"])
         assert exact == report(capsys, model, "--scheduler", "fastertransformer")["schedulers"]["fastertransformer"]
-        assert "orca, simulated; thin: proved stable" in figure.read_text()
+        assert "dotted: proved" in figure.read_text()
+        assert any("orca: simulated region: all 5 directions decided to 20 %" in note for note in found["notes"])
         judged = found["judgements"]["orca"]
         assert judged["low"] < judged["high"] < 1.2 * judged["low"]
 

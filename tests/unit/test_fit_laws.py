@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -239,6 +240,14 @@ def test_figure_bytes_repeat(suffix, magic):
     data = render_fit(fit, suffix)
     assert data.startswith(magic)
     assert data == render_fit(fit, suffix)
+
+
+def test_the_figure_is_titled_by_the_file():
+    from queuetheory_llm.plots.fit import _figure
+
+    fit = fit_profile(profile([1, 10, 100, 5000], [0.01, 0.02, 0.05, 0.9]))
+    fit = attrs.evolve(fit, profile=attrs.evolve(fit.profile, source="some/folder/h100.csv"))
+    assert _figure(fit).axes[0].get_title(loc="left").startswith(f"h100.csv: {fit.chosen.name} chosen")
 
 
 def test_table_keeps_the_points_to_a_nanosecond():

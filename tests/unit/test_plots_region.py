@@ -141,6 +141,10 @@ def annotations(ax: Axes) -> list[str]:
     return [text.get_text().replace("\n", " ") for text in ax.texts if text.get_text()]
 
 
+def caption(ax: Axes) -> str:
+    return " ".join(text.get_text().replace("\n", " ") for text in figure_of(ax).texts)
+
+
 def rates(name: str) -> np.ndarray:
     return np.array([(float(v.prefill), float(v.decode)) for v in answer(name).outer.vertices])
 
@@ -163,7 +167,7 @@ def test_every_label_names_letter_batch_and_duration() -> None:
         "B (925, 99) 295.04 ms",
         "C (29, 99) 46.75 ms",
         "D (0, 100) 46.75 ms",
-        "on the boundary",
+        "on the boundary of R",
     }
 
 
@@ -216,7 +220,7 @@ def test_the_operating_point_and_its_ray(name: str) -> None:
     ("name", "text"),
     [
         ("triangle", "margin to R 13.5 %"),
-        ("vertex C", "on the boundary"),
+        ("vertex C", "on the boundary of R"),
         ("outside", "load 1.07, outside"),
         ("far outside", "load 10.7, outside, off the figure"),
         ("nearly idle", "margin to R 99.99 %"),
@@ -234,19 +238,19 @@ def test_a_point_far_outside_does_not_squeeze_the_region() -> None:
 
 def test_the_legend_names_every_shape_once() -> None:
     assert texts_in_legend(picture("triangle")) == [
-        "R: outside it no rule is stable",
-        "sarathi",
-        "vllm-vanilla",
-        "fastertransformer",
+        "R: outside it no scheduler is stable",
+        "sarathi (STABLE, margin 13.5 %)",
+        "vllm-vanilla (UNSTABLE, load 1.14)",
+        "fastertransformer (UNSTABLE, load 21.6)",
         "operating point, 12 requests/s",
     ]
 
 
 def test_coinciding_curves_are_one_entry_and_unknown_boundaries_say_so() -> None:
     found = texts_in_legend(picture("k_max 33"))
-    assert "sarathi and orca, proved stable" in found
+    assert "sarathi and orca (STABLE, margin 60.8 %), proved stable" in found
     assert len(found) == 4
-    assert "sarathi, orca and vllm-chunked" in texts_in_legend(picture("many schedulers"))
+    assert "sarathi, orca and vllm-chunked (STABLE, margin 13.5 %)" in texts_in_legend(picture("many schedulers"))
 
 
 @every_case
@@ -260,7 +264,8 @@ def test_shapes_carry_the_points_of_their_schedulers(name: str) -> None:
             known = region.points or region.inner
             drawn = np.asarray(line(ax, shape.label).get_xydata())
             for point in known:
-                assert np.abs(drawn - [point.prefill, point.decode]).max(axis=1).min() <= 1e-5 * drawn.max()
+                if point.decode or point.prefill <= drawn[:, 0].max():  # a spike along the axis is left out
+                    assert np.abs(drawn - [point.prefill, point.decode]).max(axis=1).min() <= 1e-5 * drawn.max()
         hatched = [each.get_label() for each in ax.patches if each.get_hatch()]
         assert (f"_{shape.label}, hatch" in hatched) == shape.proved
 
@@ -320,10 +325,10 @@ def ray(prefill: float, decode: float) -> RayPoint:
 
 
 def test_what_holds_on_the_prefill_axis_alone_claims_no_area() -> None:
-    """Rays on x + y = 100 but for the axis, where 300 is proved: nothing above x + y = 100 may be filled."""
+    """Rays on x + y = 100 but for the axis, where 300 is proved: nothing above x + y = 100 may be filled or drawn."""
     points = tuple(ray(x, y) for x, y in [(300.0, 0.0), (90.0, 10.0), (80.0, 20.0), (0.0, 100.0)])
     (shape,) = nested_shapes([SchedulerRegion(scheduler="rule", points=(), inner=points, method="")])
-    np.testing.assert_allclose(shape.curve[:3], [(300, 0), (100, 0), (90, 10)])
+    np.testing.assert_allclose(shape.curve[:2], [(100, 0), (90, 10)])
     assert shape.area == pytest.approx(100 * 100 / 2)
 
 
@@ -334,12 +339,42 @@ def test_a_measured_boundary_has_a_band_of_its_intervals() -> None:
         for x, y, high in [(100.0, 0.0, 10.0), (60.0, 40.0, 11.0), (20.0, 80.0, 12.0)]
     )
     proved = tuple(ray(x / 2, y / 2) for x, y in [(100.0, 0.0), (60.0, 40.0), (20.0, 80.0)])
-    (shape,) = nested_shapes([SchedulerRegion(scheduler="rule", points=points, inner=proved, method="simulation")])
+    region = SchedulerRegion(scheduler="rule", points=points, inner=proved, method="simulation")
+    (shape,) = nested_shapes([region])
     assert not shape.proved
-    assert shape.label == "rule, simulated; thin: proved stable"
-    np.testing.assert_allclose(shape.curve, [(100, 0), (60, 40), (20, 80)])
+    assert shape.label == "rule, simulated; dotted: proved stable"
+    np.testing.assert_allclose(shape.curve, [(90, 0), (54, 36), (18, 72)])
     np.testing.assert_allclose(shape.band, [(90, 0), (54, 36), (18, 72), (24, 96), (66, 44), (100, 0)])
     np.testing.assert_allclose(shape.beneath, [(50, 0), (30, 20), (10, 40)])
+    ax = draw_region(attrs.evolve(answer("triangle"), schedulers=(region,), width=0.15))
+    drawn = np.asarray(line(ax, shape.label).get_xydata())
+    assert not (drawn[:, None] == [(100, 0), (60, 40), (20, 80)]).all(axis=2)[:, 1:].any()  # no line within the band
+    assert line(ax, f"{shape.label}, proved").get_linestyle() == "--"  # what matplotlib calls any pattern of dashes
+    assert "Band: the threshold lies in it; rule: 2 of 3 directions not decided to 15 % (widest 30 %)." in caption(ax)
+
+
+def test_how_closely_a_boundary_is_known_in_words() -> None:
+    exact = SchedulerRegion(scheduler="rule", points=(ray(1.0, 2.0),), inner=(), method="")
+    assert exact.measured(0.1) == ""
+    ends = {"angle": 0.0, "requests_per_s": 10.0, "prefill": 1.0, "decode": 1.0}
+    spans = (RayInterval(low=9.75, high=10.25, **ends), RayInterval(low=9.0, high=11.0, **ends))
+    found = attrs.evolve(exact, points=spans)
+    assert found.measured(0.1) == "1 of 2 directions not decided to 10 % (widest 20 %)"
+    assert found.measured(0.2) == "all 2 directions decided to 20 %"
+    assert found.measured(None) == "known in 2 directions (widest 20 %)"
+
+
+def test_the_caption_explains_hatches_where_there_are_any() -> None:
+    words = "Hatched: proved stable, undecided from there to R; plain: exact."
+    assert words in caption(picture("k_max 33"))
+    assert "Hatched" not in caption(picture("triangle"))
+
+
+def test_the_margin_has_a_colour_that_no_boundary_has() -> None:
+    ax = picture("triangle")
+    colour = line(ax, "margin").get_color()
+    assert [text.get_color() for text in ax.texts if "margin" in text.get_text()] == [colour]
+    assert colour not in {*PALETTE, line(ax, "outline").get_color()}
 
 
 def test_a_curve_that_meets_the_prefill_axis_is_left_alone() -> None:

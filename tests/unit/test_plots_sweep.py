@@ -64,6 +64,37 @@ def test_wide_positive_values_are_logarithmic_and_the_legend_covers_no_point():
         assert not legend.contains(*ax.transData.transform((x, y)))
 
 
+def test_lines_at_one_place_stand_side_by_side_within_the_axes():
+    result = table({"rate": [8, 9]}, [5, 5, 5, 5], schedulers=("sarathi", "orca"), seeds=1)
+    ax = draw_sweep(result)
+    ax.figure.canvas.draw()
+    marks = [line for line in ax.get_lines() if line.get_marker() == "o"]
+    seen = sorted(tuple(line.get_transform().transform(line.get_xydata())[0]) for line in marks)
+    assert len({round(x) for x, _ in seen}) == 4
+    frame = ax.get_window_extent()
+    assert all(frame.x0 < x < frame.x1 and frame.y0 < y < frame.y1 for x, y in seen)
+    assert points(ax) == [(8, 5), (8, 5), (9, 5), (9, 5)]
+    assert "side by side" in words(ax)
+
+
+def words(ax):
+    return " ".join(" ".join(text.get_text().split()) for text in ax.figure.texts)
+
+
+def test_the_caption_says_whose_the_verdict_is():
+    ax = draw_sweep(table({"rate": [1, 2]}, [1, 1, 2, 2]))
+    assert "the verdict is a theorem's where one decides, the height is the drift measured" in words(ax)
+    assert "side by side" not in words(ax)
+
+
+def test_four_names_stand_two_by_two():
+    rules = ("sarathi", "orca", "vllm-chunked", "vllm-vanilla")
+    legend = draw_sweep(table({"rate": [1, 2]}, [1] * 8, schedulers=rules, seeds=1)).get_legend()
+    legend.figure.canvas.draw()
+    corners = [text.get_window_extent() for text in legend.get_texts()]
+    assert len({round(box.x0) for box in corners}) == len({round(box.y0) for box in corners}) == 2
+
+
 def test_rows_that_are_errors_are_left_out_and_counted():
     good = table({"rate": [1, 2]}, [1, 1, 2, 2])
     bad = {"rate": 3, "scheduler": "sarathi", "seed": 0, "error": "no"}

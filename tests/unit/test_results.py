@@ -105,11 +105,32 @@ def test_waiting_and_decoding_are_drawn_below_the_backlog() -> None:
     found = simulated()
     upper, lower = figure_of(found.plot()).axes
     lines = {line.get_label(): np.asarray(line.get_ydata()) for line in lower.lines}
-    np.testing.assert_array_equal(lines["waiting"], found.run.series.waiting)
-    np.testing.assert_array_equal(lines["decoding"], found.run.series.decoding)
+    np.testing.assert_array_equal(lines["not started"], found.run.series.waiting)
+    np.testing.assert_array_equal(lines["past the prompt"], found.run.series.decoding)
     assert lower.get_position().y1 < upper.get_position().y0
     assert lower.get_xlim() == upper.get_xlim()
     assert lower.get_position().x0 == upper.get_position().x0
+
+
+def test_the_interval_of_the_drift_does_not_stretch_the_axis() -> None:
+    ax = simulated().plot()
+    assert ax.get_ylim() == (0, pytest.approx(1.3 * simulated().run.series.backlog.max()))
+    found = simulated().measured.drift
+    assert found is not None
+    begin, end = second_half(simulated().run)
+    start = float(simulated().run.series.since(begin).backlog[0])
+    highest = start + found.high * simulated().run.clock.seconds(end - begin)
+    assert highest > ax.get_ylim()[1]  # it would
+
+
+def test_the_figure_of_a_run_says_what_was_run_and_explains_every_line() -> None:
+    ax = attrs.evolve(simulated(), title="codellama: 12 requests/s over 2 engines (random), seed 7").plot()
+    assert "codellama: 12 requests/s over 2 engines (random), seed 7" in [t.get_text() for t in figure_of(ax).texts]
+    legend = ax.get_legend()
+    assert legend is not None
+    named = {text.get_text() for text in legend.get_texts()}
+    assert {str(line.get_label()) for line in ax.lines} <= named
+    assert "second half" in named
 
 
 def test_the_title_of_a_run_says_verdict_and_basis() -> None:
