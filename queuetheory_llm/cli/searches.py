@@ -9,6 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from queuetheory_llm.cli.compiling import compile_note
 from queuetheory_llm.cli.inputs import count_flag, positive_flag
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.simulation.thresholds import solver_of
@@ -56,5 +57,5 @@ def searching(method: str, width: str | None, seed: str | None, *, ask: str) -> 
         return
     from rich.console import Console
 
-    with Console(stderr=True).status(f"{method} ...") as status:
+    with compile_note(), Console(stderr=True).status(f"{method} ...") as status:
         yield solver_of(method, width=share, seed=start, report=status.update)

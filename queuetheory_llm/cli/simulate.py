@@ -13,6 +13,7 @@ from typing import IO, Annotated, Protocol
 import attrs
 from cyclopts import Parameter
 
+from queuetheory_llm.cli.compiling import compile_note
 from queuetheory_llm.cli.figures import Output, figure_format, write_figure
 from queuetheory_llm.cli.inputs import (
     DEFAULT_MODEL,
@@ -28,7 +29,19 @@ from queuetheory_llm.cli.inputs import (
     read_question,
     read_rules,
 )
-from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table, print_written
+from queuetheory_llm.cli.output import (
+    GROWS,
+    Json,
+    Schedulers,
+    growth_mark,
+    latency_cell,
+    load,
+    number,
+    print_json,
+    print_notes,
+    print_table,
+    print_written,
+)
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.files.atomic import check_target, write_atomically
 from queuetheory_llm.files.model_file import load_model
@@ -305,7 +318,7 @@ def _progress_bar(title: str) -> Iterator[Progress]:
     from rich.progress import Progress as Bar
 
     began = time.monotonic()
-    with Bar(console=Console(stderr=True), transient=True) as bar:
+    with compile_note(), Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=1.0, visible=False)
 
         def report(share: float) -> None:
@@ -360,7 +373,7 @@ def _row(result: Simulation) -> list[str]:
         result.scheduler,
         judgement.verdict.value,
         "-" if judgement.basis is None else judgement.basis.value,
-        number(judgement.load),
+        load(judgement.load),
         result.measured.verdict.value,
         "-" if drift is None else number(drift.mean, 4),
         "-" if drift is None else f"{drift.low:.4g} .. {drift.high:.4g}",
@@ -370,12 +383,13 @@ def _row(result: Simulation) -> list[str]:
 
 
 def _print_latency(result: Simulation) -> None:
+    mark = growth_mark(result.judgement.verdict.value)
     print_table(
         ["seconds", "mean", "p50", "p90", "p95", "p99", "of requests", "stationary mean, 95 % interval"],
         [
             [
                 name,
-                *(number(value, 4) for value in (each.mean, each.p50, each.p90, each.p95, each.p99)),
+                *(latency_cell(value, mark) for value in (each.mean, each.p50, each.p90, each.p95, each.p99)),
                 str(each.count),
                 _interval(each.steady),
             ]
@@ -384,8 +398,12 @@ def _print_latency(result: Simulation) -> None:
         title=f"{result.scheduler}: latency of the {result.requests['finished']} finished requests "
         f"({result.requests['present']} unfinished), first token: {result.first_token}",
     )
+    if mark:
+        print(GROWS)
     if result.means_refused:
         print(f"no means: {result.means_refused}")
+    if result.first_token == "paper":
+        print("first token counted with the first decode token; --first-token engine for that of vLLM and its like")
 
 
 def _interval(estimate: Estimate | None) -> str:
