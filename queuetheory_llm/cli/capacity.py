@@ -26,7 +26,7 @@ from queuetheory_llm.cli.searches import Seed, Width, searching
 from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import to_fraction
-from queuetheory_llm.exact.rounding import lower_limit, told_apart, upper_limit
+from queuetheory_llm.exact.rounding import lower_limit, upper_limit
 from queuetheory_llm.files.model_file import load_model
 from queuetheory_llm.model.dispatch import require_dispatch, require_engines
 from queuetheory_llm.model.engine import Engine
@@ -43,7 +43,9 @@ def capacity(
     prefill: Prefill = None,
     decode: Decode = None,
     rate: Rate = None,
-    engines: Annotated[str | None, Parameter(help="Number of equal engines behind a dispatcher.")] = None,
+    engines: Annotated[
+        str | None, Parameter(metavar="INT", help="Number of equal engines behind a dispatcher.")
+    ] = None,
     dispatch: Annotated[
         str | None,
         Parameter(help="random (an engine at random for each request), round-robin, or token-queue (fewest tokens)."),
@@ -52,8 +54,9 @@ def capacity(
     require: Annotated[
         str | None,
         Parameter(
+            metavar="NUMBER",
             help="Exit with 1 unless every scheduler is shown stable at this many requests/s: proved, or as "
-            "--method shows it; the answer names the basis."
+            "--method shows it; the answer names the basis.",
         ),
     ] = None,
     method: Annotated[

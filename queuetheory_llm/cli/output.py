@@ -27,10 +27,10 @@ Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print exactly
 def scheduler_flag(default: str) -> Parameter:
     """``--scheduler``, with the rules a command takes without it."""
     text = (
-        "A rule with its flags, as in vllm-vanilla+chunk; may be repeated; qt-llm classify lists them. "
+        "A rule with its flags, as in vllm-vanilla+chunk; qt-llm classify lists them; may be repeated. "
         f"Default: {default}."
     )
-    return Parameter(name="--scheduler", negative=(), help=text)
+    return Parameter(name="--scheduler", metavar="NAME", negative=(), help=text)
 
 
 Schedulers = Annotated[list[str] | None, scheduler_flag("sarathi")]

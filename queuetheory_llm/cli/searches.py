@@ -18,11 +18,14 @@ from queuetheory_llm.stability.thresholds import Solver
 DEFAULT_WIDTH, DEFAULT_SEED = "0.01", "0"
 
 Width = Annotated[
-    str | None, Parameter(help=f"Of a simulated interval, relative to the rate. Default: {DEFAULT_WIDTH}.")
+    str | None,
+    Parameter(metavar="NUMBER", help=f"Of a simulated interval, relative to the rate. Default: {DEFAULT_WIDTH}."),
 ]
 Seed = Annotated[
     str | None,
-    Parameter(help=f"Whole number; the same seed gives the same simulated interval. Default: {DEFAULT_SEED}."),
+    Parameter(
+        metavar="INT", help=f"Whole number; the same seed gives the same simulated interval. Default: {DEFAULT_SEED}."
+    ),
 ]
 
 

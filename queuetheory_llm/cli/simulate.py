@@ -71,26 +71,35 @@ def simulate(
     prefill: Prefill = None,
     decode: Decode = None,
     trace: TraceFlag = None,
-    engines: Annotated[str, Parameter(help="Number of equal engines behind a dispatcher.")] = "1",
+    engines: Annotated[str, Parameter(metavar="INT", help="Number of equal engines behind a dispatcher.")] = "1",
     dispatch: Annotated[
         str | None,
         Parameter(help="random (an engine at random for each request), round-robin, or token-queue (fewest tokens)."),
     ] = None,
     horizon: Annotated[
         str | None,
-        Parameter(help="Simulated seconds. Default: 20 000 full batches or more; a trace runs until all are finished."),
+        Parameter(
+            metavar="SECONDS",
+            help="Simulated seconds. Default: 20 000 full batches or more; a trace runs until all are finished.",
+        ),
     ] = None,
-    seed: Annotated[str, Parameter(help="Whole number; the same seed gives the same run.")] = "0",
+    seed: Annotated[str, Parameter(metavar="INT", help="Whole number; the same seed gives the same run.")] = "0",
     replications: Annotated[
-        str, Parameter(help="Number of independent runs; with several, intervals are those over the runs.")
+        str,
+        Parameter(metavar="INT", help="Number of independent runs; with several, intervals are those over the runs."),
     ] = "1",
     check: Annotated[
         bool, Parameter(negative=(), help="Recount every invariant from the batches; exit code 1 if one is broken.")
     ] = False,
-    batch_log: Annotated[str | None, Parameter(help="Write every batch to this file, one JSON object a line.")] = None,
+    batch_log: Annotated[
+        str | None, Parameter(metavar="FILE", help="Write every batch to this file, one JSON object a line.")
+    ] = None,
     series: Annotated[
         str | None,
-        Parameter(help="Write the time series to this CSV file: seconds, backlog, waiting, decoding, batches, busy."),
+        Parameter(
+            metavar="FILE",
+            help="Write the time series to this CSV file: seconds, backlog, waiting, decoding, batches, busy.",
+        ),
     ] = None,
     first_token: FirstTokenFlag = None,
     strict: Strict = False,

@@ -63,17 +63,22 @@ def sweep(
         ),
     ] = None,
     scheduler: Schedulers = None,
-    seeds: Annotated[str, Parameter(help="Number of seeds 0, 1, ... at every point.")] = "1",
+    seeds: Annotated[str, Parameter(metavar="INT", help="Number of seeds 0, 1, ... at every point.")] = "1",
     horizon: Annotated[
-        str | None, Parameter(help="Simulated seconds of each point. Default: 20 000 full batches or more.")
+        str | None,
+        Parameter(metavar="SECONDS", help="Simulated seconds of each point. Default: 20 000 full batches or more."),
     ] = None,
     first_token: FirstTokenFlag = None,
-    engines: Annotated[str, Parameter(help="Number of equal engines behind a dispatcher, at every point.")] = "1",
+    engines: Annotated[
+        str, Parameter(metavar="INT", help="Number of equal engines behind a dispatcher, at every point.")
+    ] = "1",
     dispatch: Annotated[
         str | None,
         Parameter(help="random (an engine at random for each request), round-robin, or token-queue (fewest tokens)."),
     ] = None,
-    workers: Annotated[str | None, Parameter(help="Processes of this machine. Default: one a core.")] = None,
+    workers: Annotated[
+        str | None, Parameter(metavar="INT", help="Processes of this machine. Default: one a core.")
+    ] = None,
     cluster: Annotated[
         str | None,
         Parameter(help="tcp://HOST:PORT of a Dask scheduler, dask (a local one of --workers), or ray."),
@@ -81,6 +86,7 @@ def sweep(
     output: Annotated[
         list[str] | None,
         Parameter(
+            metavar="FILE",
             name=("-o", "--output", "--out"),
             negative=(),
             help="FILE.jsonl keeps the points as they come, and an interrupted sweep goes on; FILE.csv is the table "
