@@ -26,6 +26,7 @@ from queuetheory_llm.cli.searches import Seed, Width, searching
 from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import to_fraction
+from queuetheory_llm.exact.rounding import lower_limit, upper_limit
 from queuetheory_llm.files.model_file import load_model
 from queuetheory_llm.model.dispatch import require_dispatch, require_engines
 from queuetheory_llm.model.engine import Engine
@@ -42,7 +43,9 @@ def capacity(
     prefill: Prefill = None,
     decode: Decode = None,
     rate: Rate = None,
-    engines: Annotated[str | None, Parameter(help="Number of equal engines behind a dispatcher.")] = None,
+    engines: Annotated[
+        str | None, Parameter(metavar="INT", help="Number of equal engines behind a dispatcher.")
+    ] = None,
     dispatch: Annotated[
         str | None,
         Parameter(help="random (an engine at random for each request), round-robin, or token-queue (fewest tokens)."),
@@ -51,8 +54,9 @@ def capacity(
     require: Annotated[
         str | None,
         Parameter(
+            metavar="NUMBER",
             help="Exit with 1 unless every scheduler is shown stable at this many requests/s: proved, or as "
-            "--method shows it; the answer names the basis."
+            "--method shows it; the answer names the basis.",
         ),
     ] = None,
     method: Annotated[
@@ -151,37 +155,39 @@ def _title(names: tuple[str, ...], machines: list[Engine]) -> str:
 
 
 def _range(limit: Threshold) -> str:
-    return number(limit.low) if limit.exact else f"{number(limit.low)} .. {number(limit.high)}"
+    return lower_limit(limit.low) if limit.exact else f"{lower_limit(limit.low)} .. {upper_limit(limit.high)}"
 
 
 def _print(answer: CapacityAnswer, needed: Fraction | None) -> None:
     print(answer.title)
     workload = answer.workload
-    print(
-        f"workload: {workload_words(workload)}; mean {number(workload.mean_prefill)} prefill + "
-        f"{number(workload.mean_decode)} decode tokens a request"
-    )
+    print(f"workload: {workload_words(workload)}")
+    if len(workload.classes) > 1:
+        print(f"mean {number(workload.mean_prefill)} prefill + {number(workload.mean_decode)} decode tokens a request")
     if answer.dispatch is not None:
         print(f"dispatch: {answer.dispatch} over {len(answer.engines)} engines")
     print_table(
-        ["scheduler", "requests/s", "unstable above", "limit", "ground"],
-        [
-            [limit.scheduler, number(limit.low), number(limit.high), limit.binding, limit.method]
-            for limit in answer.results
-        ],
-        title="stable below (requests/s)",
+        ["scheduler", "stable below", "unstable above", "limit"],
+        [[limit.scheduler, lower_limit(limit.low), upper_limit(limit.high), limit.binding] for limit in answer.results],
+        title="requests/s, rounded to the safe side",
     )
+    for limit in answer.results:
+        print(f"{limit.scheduler}: {limit.method}")
     if any(not limit.exact and type(limit) is Threshold for limit in answer.results):
         print("between bounds: --method induced or --method simulate finds the threshold itself")
     for limit, levers in zip(answer.results, answer.levers, strict=True):
         for lever in levers:
             print(f"{limit.scheduler}: {lever.change} moves it to {_range(lever.after)} requests/s")
-    if workload.rate is not None:
+    _print_verdicts(answer, needed)
+
+
+def _print_verdicts(answer: CapacityAnswer, needed: Fraction | None) -> None:
+    if answer.workload.rate is not None:
         for limit in answer.results:
-            judgement = limit.judge(workload.rate)
+            judgement = limit.judge(answer.workload.rate)
             print(f"{limit.scheduler}: {judgement.verdict.value}: {judgement.reason}")
     if needed is not None:
         for limit in answer.results:
             basis = _basis(limit, needed)
             met = "NOT met" if basis is None else f"met ({basis})"
-            print(f"{limit.scheduler}: required {number(needed)} requests/s: {met}")
+            print(f"{limit.scheduler}: required {number(needed, 12)} requests/s: {met}")

@@ -12,7 +12,9 @@ from queuetheory_llm.files.atomic import check_target, write_atomically
 
 FORMATS = ("svg", "png", "pdf")
 
-Output = Annotated[str | None, Parameter(name=("-o", "--output"), help="Draw the figure to FILE.svg, .png or .pdf.")]
+Output = Annotated[
+    str | None, Parameter(metavar="FILE", name=("-o", "--output"), help="Draw the figure to FILE.svg, .png or .pdf.")
+]
 
 
 def figure_format(path: str | None) -> str | None:

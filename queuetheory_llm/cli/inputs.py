@@ -32,11 +32,15 @@ FirstTokenFlag = Annotated[
 ]
 Strict = Annotated[bool, Parameter(negative=(), help="Refuse an unsorted trace instead of sorting it.")]
 TraceFlag = Annotated[
-    str | None, Parameter(help="Take the requests from this trace, in place of the model's workload.")
+    str | None, Parameter(metavar="FILE", help="Take the requests from this trace, in place of the model's workload.")
 ]
-Prefill = Annotated[str | None, Parameter(help="Prompt tokens of every request, in place of the model's workload.")]
-Decode = Annotated[str | None, Parameter(help="Decode tokens of every request.")]
-Rate = Annotated[str | None, Parameter(help="Requests per second, in place of the model's or the trace's.")]
+Prefill = Annotated[
+    str | None, Parameter(metavar="INT", help="Prompt tokens of every request, in place of the model's workload.")
+]
+Decode = Annotated[str | None, Parameter(metavar="INT", help="Decode tokens of every request.")]
+Rate = Annotated[
+    str | None, Parameter(metavar="NUMBER", help="Requests per second, in place of the model's or the trace's.")
+]
 
 _Value = TypeVar("_Value", int, Fraction)
 

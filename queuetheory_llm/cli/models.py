@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from queuetheory_llm.cli.output import Json, print_json, print_table
+from queuetheory_llm.cli.output import Json, print_json
 from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.files import packaged
 from queuetheory_llm.files.model_file import load_model
@@ -26,8 +26,13 @@ def models(name: str | None = None, *, json: Json = False) -> None:
     if json:
         print_json("models", {"models": entries})
         return
-    rows = [[e["name"], e["engine"], e["workload"], _source_words(e["source"])] for e in entries]
-    print_table(["name", "engine", "workload", "source"], rows)
+    for entry in entries:
+        print(entry["name"])
+        for key in ("engine", "workload"):
+            print(f"  {key}: {entry[key]}")
+        for key in ("title", "url"):
+            if key in entry["source"]:
+                print(f"  {'source' if key == 'title' else key}: {entry['source'][key]}")
 
 
 def _entry(name: str) -> dict[str, Any]:
@@ -40,7 +45,3 @@ def _entry(name: str) -> dict[str, Any]:
         "workload": workload_words(system.workload),
         "source": dict(system.source),
     }
-
-
-def _source_words(source: dict[str, str]) -> str:
-    return " ".join(source[key] for key in ("title", "url") if key in source)

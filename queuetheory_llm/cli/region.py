@@ -18,9 +18,19 @@ from queuetheory_llm.cli.inputs import (
     read_question,
     read_schedulers,
 )
-from queuetheory_llm.cli.output import Json, number, print_json, print_notes, print_table, print_written, scheduler_flag
+from queuetheory_llm.cli.output import (
+    Json,
+    load,
+    number,
+    print_json,
+    print_notes,
+    print_table,
+    print_written,
+    scheduler_flag,
+)
 from queuetheory_llm.cli.searches import Seed, Width, read_width, searching
 from queuetheory_llm.cli.words import engine_words, workload_words
+from queuetheory_llm.exact.rounding import lower_limit, upper_limit
 from queuetheory_llm.stability.answers import OperatingPoint, RegionAnswer, stability_region
 
 #: Drawn when no --scheduler is given: the work-conserving rules share one region, the two others are smaller.
@@ -109,28 +119,29 @@ def _print(answer: RegionAnswer) -> None:
         return
     _print_point(answer.operating_point)
     print_table(
-        ["scheduler", "verdict", "load", "margin", "stable below req/s", "unstable above req/s", "ground"],
+        ["scheduler", "verdict", "load", "margin", "stable below", "unstable above"],
         [
             [
                 name,
                 judgement.verdict.value,
-                number(judgement.load, 4),
+                load(judgement.load, 4),
                 number(judgement.margin, 4),
-                number(limit.low),
-                number(limit.high),
-                limit.method,
+                lower_limit(limit.low),
+                upper_limit(limit.high),
             ]
             for name, limit, judgement in answer.judgements
         ],
-        title=f"at {number(answer.operating_point.rate)} requests/s",
+        title=f"at {number(answer.operating_point.rate)} requests/s; limits in requests/s, rounded to the safe side",
     )
+    for name, limit, _ in answer.judgements:
+        print(f"{name}: {limit.method}")
 
 
 def _print_point(point: OperatingPoint) -> None:
     where = {True: "inside", False: "outside"}[point.load < 1] if point.load != 1 else "on the boundary of"
     print(
         f"operating point: {number(point.rate)} requests/s = {number(point.prefill)} prefill + {number(point.decode)} "
-        f"decode tokens/s, {where} the outer region R: load {number(point.load, 5)}, "
+        f"decode tokens/s, {where} the outer region R: load {load(point.load, 5)}, "
         f"margin to R {number(point.margin, 4)}"
     )
     shares = ", ".join(
@@ -143,5 +154,5 @@ def _print_point(point: OperatingPoint) -> None:
     else:
         print(
             f"  proof: every batch keeps {float(p / bound):.6g} x prefill + {float(d / bound):.6g} x decode tokens/s "
-            f"<= 1, the point has {float(point.load):.6g}"
+            f"<= 1, the point has {load(point.load)}"
         )

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from queuetheory_llm.cli.compiling import compile_note
 from queuetheory_llm.cli.inputs import count_flag, positive_flag
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.simulation.thresholds import solver_of
@@ -17,11 +18,14 @@ from queuetheory_llm.stability.thresholds import Solver
 DEFAULT_WIDTH, DEFAULT_SEED = "0.01", "0"
 
 Width = Annotated[
-    str | None, Parameter(help=f"Of a simulated interval, relative to the rate. Default: {DEFAULT_WIDTH}.")
+    str | None,
+    Parameter(metavar="NUMBER", help=f"Of a simulated interval, relative to the rate. Default: {DEFAULT_WIDTH}."),
 ]
 Seed = Annotated[
     str | None,
-    Parameter(help=f"Whole number; the same seed gives the same simulated interval. Default: {DEFAULT_SEED}."),
+    Parameter(
+        metavar="INT", help=f"Whole number; the same seed gives the same simulated interval. Default: {DEFAULT_SEED}."
+    ),
 ]
 
 
@@ -61,5 +65,5 @@ def searching(method: str, width: str | None, seed: str | None, *, ask: str) -> 
         return
     from rich.console import Console
 
-    with Console(stderr=True).status(f"{method} ...") as status:
+    with compile_note(), Console(stderr=True).status(f"{method} ...") as status:
         yield solver_of(method, width=share, seed=start, report=status.update)

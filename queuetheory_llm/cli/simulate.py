@@ -13,6 +13,7 @@ from typing import IO, Annotated, Protocol
 import attrs
 from cyclopts import Parameter
 
+from queuetheory_llm.cli.compiling import compile_note
 from queuetheory_llm.cli.figures import Output, figure_format, write_figure
 from queuetheory_llm.cli.inputs import (
     DEFAULT_MODEL,
@@ -28,7 +29,19 @@ from queuetheory_llm.cli.inputs import (
     read_question,
     read_rules,
 )
-from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table, print_written
+from queuetheory_llm.cli.output import (
+    GROWS,
+    Json,
+    Schedulers,
+    growth_mark,
+    latency_cell,
+    load,
+    number,
+    print_json,
+    print_notes,
+    print_table,
+    print_written,
+)
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.files.atomic import check_apart, check_target, write_atomically
 from queuetheory_llm.files.model_file import load_model
@@ -58,26 +71,35 @@ def simulate(
     prefill: Prefill = None,
     decode: Decode = None,
     trace: TraceFlag = None,
-    engines: Annotated[str, Parameter(help="Number of equal engines behind a dispatcher.")] = "1",
+    engines: Annotated[str, Parameter(metavar="INT", help="Number of equal engines behind a dispatcher.")] = "1",
     dispatch: Annotated[
         str | None,
         Parameter(help="random (an engine at random for each request), round-robin, or token-queue (fewest tokens)."),
     ] = None,
     horizon: Annotated[
         str | None,
-        Parameter(help="Simulated seconds. Default: 20 000 full batches or more; a trace runs until all are finished."),
+        Parameter(
+            metavar="SECONDS",
+            help="Simulated seconds. Default: 20 000 full batches or more; a trace runs until all are finished.",
+        ),
     ] = None,
-    seed: Annotated[str, Parameter(help="Whole number; the same seed gives the same run.")] = "0",
+    seed: Annotated[str, Parameter(metavar="INT", help="Whole number; the same seed gives the same run.")] = "0",
     replications: Annotated[
-        str, Parameter(help="Number of independent runs; with several, intervals are those over the runs.")
+        str,
+        Parameter(metavar="INT", help="Number of independent runs; with several, intervals are those over the runs."),
     ] = "1",
     check: Annotated[
         bool, Parameter(negative=(), help="Recount every invariant from the batches; exit code 1 if one is broken.")
     ] = False,
-    batch_log: Annotated[str | None, Parameter(help="Write every batch to this file, one JSON object a line.")] = None,
+    batch_log: Annotated[
+        str | None, Parameter(metavar="FILE", help="Write every batch to this file, one JSON object a line.")
+    ] = None,
     series: Annotated[
         str | None,
-        Parameter(help="Write the time series to this CSV file: seconds, backlog, waiting, decoding, batches, busy."),
+        Parameter(
+            metavar="FILE",
+            help="Write the time series to this CSV file: seconds, backlog, waiting, decoding, batches, busy.",
+        ),
     ] = None,
     first_token: FirstTokenFlag = None,
     strict: Strict = False,
@@ -307,7 +329,7 @@ def _progress_bar(title: str) -> Iterator[Progress]:
     from rich.progress import Progress as Bar
 
     began = time.monotonic()
-    with Bar(console=Console(stderr=True), transient=True) as bar:
+    with compile_note(), Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=1.0, visible=False)
 
         def report(share: float) -> None:
@@ -362,7 +384,7 @@ def _row(result: Simulation) -> list[str]:
         result.scheduler,
         judgement.verdict.value,
         "-" if judgement.basis is None else judgement.basis.value,
-        number(judgement.load),
+        load(judgement.load),
         result.measured.verdict.value,
         "-" if drift is None else number(drift.mean, 4),
         "-" if drift is None else f"{drift.low:.4g} .. {drift.high:.4g}",
@@ -372,12 +394,13 @@ def _row(result: Simulation) -> list[str]:
 
 
 def _print_latency(result: Simulation) -> None:
+    mark = growth_mark(result.judgement.verdict.value)
     print_table(
         ["seconds", "mean", "p50", "p90", "p95", "p99", "of requests", "stationary mean, 95 % interval"],
         [
             [
                 name,
-                *(number(value, 4) for value in (each.mean, each.p50, each.p90, each.p95, each.p99)),
+                *(latency_cell(value, mark) for value in (each.mean, each.p50, each.p90, each.p95, each.p99)),
                 str(each.count),
                 _interval(each.steady),
             ]
@@ -386,8 +409,12 @@ def _print_latency(result: Simulation) -> None:
         title=f"{result.scheduler}: latency of the {result.requests['finished']} finished requests "
         f"({result.requests['present']} unfinished), first token: {result.first_token}",
     )
+    if mark:
+        print(GROWS)
     if result.means_refused:
         print(f"no means: {result.means_refused}")
+    if result.first_token == "paper":
+        print("first token counted with the first decode token; --first-token engine for that of vLLM and its like")
 
 
 def _interval(estimate: Estimate | None) -> str:

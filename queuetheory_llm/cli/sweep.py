@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,19 @@ from queuetheory_llm.cli.inputs import (
     positive_flag,
     read_rules,
 )
-from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table, print_written
+from queuetheory_llm.cli.output import (
+    GROWS,
+    Json,
+    Schedulers,
+    growth_mark,
+    latency_cell,
+    load,
+    number,
+    print_json,
+    print_notes,
+    print_table,
+    print_written,
+)
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.files.atomic import check_target, write_atomically
 from queuetheory_llm.files.sweep import Progress
@@ -28,9 +41,13 @@ from queuetheory_llm.files.sweep import sweep as run_sweep
 from queuetheory_llm.schedulers.registry import name_of
 from queuetheory_llm.simulation.grid import Axis
 from queuetheory_llm.simulation.sweep import ERROR, Backend, Row, SweepResult
+from queuetheory_llm.verdict import Verdict
 
 _STORE, _TABLE = ".jsonl", ".csv"
 _SHOWN = 60  # lines of the table; the files have all
+_MAY_LACK = ("load", "measured.token_drift.mean", "latency.ttft.p95", "latency.e2e.p95")
+_NUMBER = re.compile(r"\d[\d.e+-]*")  # reasons that differ in their numbers only are one
+_UNDECIDED = Verdict.UNDECIDED.value
 _ADDRESSES = ("tcp://", "tls://", "ucx://")
 
 
@@ -46,17 +63,22 @@ def sweep(
         ),
     ] = None,
     scheduler: Schedulers = None,
-    seeds: Annotated[str, Parameter(help="Number of seeds 0, 1, ... at every point.")] = "1",
+    seeds: Annotated[str, Parameter(metavar="INT", help="Number of seeds 0, 1, ... at every point.")] = "1",
     horizon: Annotated[
-        str | None, Parameter(help="Simulated seconds of each point. Default: 20 000 full batches or more.")
+        str | None,
+        Parameter(metavar="SECONDS", help="Simulated seconds of each point. Default: 20 000 full batches or more."),
     ] = None,
     first_token: FirstTokenFlag = None,
-    engines: Annotated[str, Parameter(help="Number of equal engines behind a dispatcher, at every point.")] = "1",
+    engines: Annotated[
+        str, Parameter(metavar="INT", help="Number of equal engines behind a dispatcher, at every point.")
+    ] = "1",
     dispatch: Annotated[
         str | None,
         Parameter(help="random (an engine at random for each request), round-robin, or token-queue (fewest tokens)."),
     ] = None,
-    workers: Annotated[str | None, Parameter(help="Processes of this machine. Default: one a core.")] = None,
+    workers: Annotated[
+        str | None, Parameter(metavar="INT", help="Processes of this machine. Default: one a core.")
+    ] = None,
     cluster: Annotated[
         str | None,
         Parameter(help="tcp://HOST:PORT of a Dask scheduler, dask (a local one of --workers), or ray."),
@@ -64,6 +86,7 @@ def sweep(
     output: Annotated[
         list[str] | None,
         Parameter(
+            metavar="FILE",
             name=("-o", "--output", "--out"),
             negative=(),
             help="FILE.jsonl keeps the points as they come, and an interrupted sweep goes on; FILE.csv is the table "
@@ -247,19 +270,34 @@ def _print(result: SweepResult) -> None:
         title=f"{result.model}: {result.points} points, {seeds} seed{'s' * (seeds > 1)} each, {length}{machines}; "
         "drift and latencies (s) are means over the seeds",
     )
+    _print_remarks(result.rows)
     if len(groups) > _SHOWN:
         print(f"{len(groups) - _SHOWN} more lines; -o FILE.csv holds all")
 
 
+def _print_remarks(rows: Sequence[Row]) -> None:
+    """What the stars and dashes mean, and why points are UNDECIDED."""
+    if any(growth_mark(row.get("verdict")) for row in rows):
+        print(GROWS)
+    if any(row.get(column) is None for row in rows for column in _MAY_LACK):
+        print("-: no request has finished (ttft, e2e), no drift was measured, or no load is known")
+    for words, column in (("verdict", ""), ("measured", "measured.")):
+        reasons = [str(row[f"{column}reason"]) for row in rows if row.get(f"{column}verdict") == _UNDECIDED]
+        if reasons:
+            most = Counter(_NUMBER.sub("N", reason) for reason in reasons).most_common(1)[0][0]
+            first = next(reason for reason in reasons if _NUMBER.sub("N", reason) == most)
+            print(f"{words} UNDECIDED at {len(reasons)} of {len(rows)} points; commonest reason: {first}")
+
+
 def _summary(rows: Sequence[Row]) -> list[str]:
     """The seeds of one setting in a line; errors are counted among the verdicts."""
+    mark = max(growth_mark(row.get("verdict")) for row in rows)
     return [
         _tally(rows, "verdict"),
-        number(_mean(rows, "load")),
+        load(_mean(rows, "load")),
         _tally(rows, "measured.verdict"),
         number(_mean(rows, "measured.token_drift.mean"), 4),
-        number(_mean(rows, "latency.ttft.p95"), 4),
-        number(_mean(rows, "latency.e2e.p95"), 4),
+        *(latency_cell(_mean(rows, f"latency.{each}.p95"), mark) for each in ("ttft", "e2e")),
     ]
 
 

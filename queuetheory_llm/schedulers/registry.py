@@ -79,8 +79,9 @@ def parse_scheduler(text: str) -> Policy:
             "capacity with --method simulate"
         )
     if name not in SCHEDULERS:
-        near = get_close_matches(name, SCHEDULERS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(SCHEDULERS)}"
+        names = (*SCHEDULERS, *ADAPTIVE)
+        near = get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
         raise InvalidInput(f"--scheduler: {name!r} is not a known rule; {hint}")
     changes: dict[str, Any] = {}
     for flag in flags:

@@ -13,6 +13,7 @@ import attrs
 
 from queuetheory_llm.errors import AssumptionViolated, InvalidInput, NotConverged
 from queuetheory_llm.exact.numbers import Number, Real, to_fraction
+from queuetheory_llm.exact.rounding import lower_limit, upper_limit
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.trace import TraceArrivals
 from queuetheory_llm.model.workload import Workload
@@ -50,7 +51,7 @@ class SimulatedThreshold(Threshold):
     def judge(self, rate: Number) -> Judgement:
         """Verdict at a rate in requests/s: by simulation outside the interval, UNDECIDED within it."""
         asked = to_fraction(rate)
-        interval = f"{float(self.low):.6g} .. {float(self.high):.6g} requests/s"
+        interval = f"{lower_limit(self.low)} .. {upper_limit(self.high)} requests/s"
         if asked < self.low:
             reason = f"below {interval}: {self.method}"
             return Judgement(

@@ -14,6 +14,7 @@ import attrs
 
 from queuetheory_llm.errors import InfeasibleRequest, InvalidInput
 from queuetheory_llm.exact.numbers import exact_text
+from queuetheory_llm.exact.rounding import lower_limit, upper_limit
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.result import Result
@@ -315,7 +316,7 @@ class CapacityAnswer(Result):
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{escape(limit.scheduler)}</td><td>{float(limit.low):.6g}</td><td>{float(limit.high):.6g}</td>"
+            f"<tr><td>{escape(limit.scheduler)}</td><td>{lower_limit(limit.low)}</td><td>{upper_limit(limit.high)}</td>"
             f"<td>{escape(limit.binding)}</td><td>{escape(limit.method)}</td></tr>"
             for limit in self.results
         )

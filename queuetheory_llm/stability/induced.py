@@ -23,6 +23,7 @@ import attrs
 from queuetheory_llm.errors import InvalidInput, NotConverged
 from queuetheory_llm.exact.numbers import Number, Real, to_fraction
 from queuetheory_llm.exact.quarter_plane import Sign, verdict_of_drifts
+from queuetheory_llm.exact.rounding import lower_limit, upper_limit
 from queuetheory_llm.model.arrivals import Arrivals
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
@@ -162,12 +163,12 @@ class InducedThreshold(Threshold):
             return attrs.evolve(judged, basis=Basis.FLUID) if judged.basis is Basis.THEOREM else judged
         asked = to_fraction(rate)
         if asked < self.low:
-            reason = f"below {float(self.low):.6g} requests/s, carried from every start tried: {self.method}"
+            reason = f"below {lower_limit(self.low)} requests/s, carried from every start tried: {self.method}"
             return Judgement(verdict=Verdict.STABLE, basis=Basis.FLUID, reason=reason, load=asked / self.low)
         if asked > self.high:
-            reason = f"above {float(self.high):.6g} requests/s, carried from no start tried: {self.method}"
+            reason = f"above {upper_limit(self.high)} requests/s, carried from no start tried: {self.method}"
             return Judgement(verdict=Verdict.UNSTABLE, basis=Basis.FLUID, reason=reason, load=asked / self.high)
-        span = f"{float(self.low):.6g} .. {float(self.high):.6g} requests/s"
+        span = f"{lower_limit(self.low)} .. {upper_limit(self.high)} requests/s"
         reason = f"within {span} it depends on the start, from those tried: {self.method}"
         return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason=reason)
 

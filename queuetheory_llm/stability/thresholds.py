@@ -21,6 +21,7 @@ import numpy as np
 
 from queuetheory_llm.errors import InfeasibleRequest, NotConverged
 from queuetheory_llm.exact.numbers import Number, Real, exact_text, to_fraction
+from queuetheory_llm.exact.rounding import lower_limit, told_apart, upper_limit
 from queuetheory_llm.model.arrivals import PoissonArrivals
 from queuetheory_llm.model.batch_time import Hinge, Staircase
 from queuetheory_llm.model.engine import Engine
@@ -91,23 +92,26 @@ class Threshold(Result):
         if self.exact:
             return self._judge_sharp(asked, asked / self.low)
         if asked < self.low:
-            reason = f"below {float(self.low):.6g} requests/s, proved stable: {self.method}"
+            shown, limit = told_apart(asked, self.low)
+            reason = f"{shown} is below {limit} requests/s, proved stable: {self.method}"
             return Judgement(verdict=Verdict.STABLE, basis=Basis.THEOREM, reason=reason, load=asked / self.low)
         if asked > self.high:
-            reason = f"above {float(self.high):.6g} requests/s, more than any mixture of its batches carries"
+            shown, limit = told_apart(asked, self.high)
+            reason = f"{shown} is above {limit} requests/s, more than any mixture of its batches carries"
             return Judgement(verdict=Verdict.UNSTABLE, basis=Basis.THEOREM, reason=reason, load=asked / self.high)
         if asked == self.high:
-            reason = f"on the boundary of what any rule carries, {float(self.high):.6g} requests/s: at best critical"
+            reason = f"on the boundary of what any rule carries, {upper_limit(self.high)} requests/s: at best critical"
             return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason=reason)
         reason = (
-            f"between {float(self.low):.6g} requests/s, proved stable, and {float(self.high):.6g}, "
+            f"between {lower_limit(self.low)} requests/s, proved stable, and {upper_limit(self.high)}, "
             f"the most any rule carries: {self.method}"
         )
         return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason=reason)
 
     def _judge_sharp(self, asked: Fraction, load: Real) -> Judgement:
         """Where one number decides; a numerical one decides nothing within its own error."""
-        limit = f"{float(asked):.6g} requests/s against a limit of {float(self.low):.6g}: {self.method}"
+        shown, bound = told_apart(asked, self.low)
+        limit = f"{shown} requests/s against a limit of {bound}: {self.method}"
         if isinstance(load, float) and abs(load - 1) <= NUMERICAL_ERROR:
             reason = f"{limit}; too close to tell, the limit is known to {NUMERICAL_ERROR:g} of itself"
             return Judgement(verdict=Verdict.UNDECIDED, basis=None, reason=reason)

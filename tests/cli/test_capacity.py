@@ -146,12 +146,18 @@ class TestText:
         assert (code, err) == (0, "")
         for words in (
             "codellama-34b-a100: staircase c = 11.28 ms",
-            "mean 129 prefill + 112 decode tokens a request",
+            "workload: poisson, 12 requests/s; 129 prefill, 112 decode",
             "13.871",
             "b_max 512 -> 1024 moves it to 14.4013 requests/s",
-            "sarathi: STABLE: 12 requests/s against a limit of 13.871: Theorem 2",
+            "sarathi: STABLE: 12 requests/s against a limit of 13.8709: Theorem 2",
         ):
             assert words in out
+
+    def test_limits_are_rounded_to_the_safe_side(self, capsys):
+        _, out, _ = run(capsys, "--require", "13.871", "--rate", "13.871")
+        assert ["sarathi", "13.8709", "13.871", "b_max"] in [line.split() for line in out.splitlines()]
+        assert "sarathi: UNSTABLE: 13.871 requests/s against a limit of 13.870994: " in out
+        assert "sarathi: required 13.871 requests/s: NOT met" in out
 
     def test_a_critical_rate(self, capsys, model):
         workload = '[workload]\narrivals = "poisson"\nrate = "12800000/922789"\nprefill = 129\ndecode = 112\n'

@@ -105,3 +105,12 @@ def test_capacity_judges_a_rate(capsys):
 )
 def test_capacity_flags(capsys, arguments, what):
     assert what in refused(capsys, "capacity", *arguments)
+
+
+@pytest.mark.parametrize("command", ["region", "capacity", "simulate", "sweep"])
+def test_help_says_what_a_flag_takes(capsys, command):
+    answer([command, "--help"])
+    out = capsys.readouterr().out
+    assert "--scheduler NAME" in out
+    for flag in ("--engines", "--seed", "--seeds", "--rate", "--horizon", "--trace", "--width"):
+        assert f"{flag} STR" not in out

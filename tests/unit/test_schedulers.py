@@ -204,6 +204,8 @@ class TestRegistry:
             ("", "known: fastertransformer"),
             ("+chunk", "known: fastertransformer"),
             ("zzz", "known: fastertransformer"),
+            ("zzz", "static, max-weight, max-pressure"),
+            ("max-presure", "did you mean max-pressure?"),
             ("sarathi+", "unknown flag '+'"),
             ("sarathi+fast", "unknown flag '+fast'; flags are +chunk"),
             ("sarathi+chunk=1", "unknown flag '+chunk=1'"),

@@ -1,0 +1,60 @@
+"""Limits in print: what is proved of a number must stay true of its digits."""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+from fractions import Fraction
+
+from queuetheory_llm.exact.numbers import Real
+
+_DIGITS = 6
+_MOST = 15  # a decimal of as many digits is a float of its own
+
+
+def lower_limit(value: Real, digits: int = _DIGITS) -> str:
+    """A rate below which something holds, rounded down.
+
+    >>> lower_limit(Fraction(12800000, 922789)), upper_limit(Fraction(12800000, 922789))
+    ('13.8709', '13.871')
+    """
+    return _rounded(value, digits, ROUND_FLOOR)
+
+
+def upper_limit(value: Real, digits: int = _DIGITS) -> str:
+    """A rate above which something holds, rounded up."""
+    return _rounded(value, digits, ROUND_CEILING)
+
+
+def told_apart(value: Real, limit: Real) -> tuple[str, str]:
+    """A value and a limit with as many digits as show which is larger; the limit is rounded towards the value.
+
+    >>> told_apart(Fraction("13.871"), Fraction(12800000, 922789))
+    ('13.871', '13.870994')
+    """
+    towards = lower_limit if value < limit else upper_limit
+    for digits in range(_DIGITS, _MOST + 1):
+        texts = _rounded(value, digits, ROUND_HALF_EVEN), towards(limit, digits)
+        shown = tuple(map(Fraction, texts))
+        if value != limit and (shown[0] < shown[1], shown[0] > shown[1]) == (value < limit, value > limit):
+            return texts
+    return _rounded(value, _DIGITS, ROUND_HALF_EVEN), _rounded(limit, _DIGITS, ROUND_HALF_EVEN)
+
+
+def load_text(load: Real, digits: int = _DIGITS) -> str:
+    """A load to ``digits``, to more where it would read 1 without being 1.
+
+    >>> load_text(1 + Fraction(1, 10**8)), load_text(Fraction(2, 3), 4)
+    ('1.00000001', '0.6667')
+    """
+    texts = (f"{float(load):.{more}g}" for more in range(digits, _MOST + 1))
+    return next((text for text in texts if load == 1 or float(text) != 1), "1")
+
+
+def _rounded(value: Real, digits: int, way: str) -> str:
+    """To ``digits`` significant ones; a float counts as the shortest decimal that prints it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value:g}"
+    exact = Fraction(str(float(value))) if isinstance(value, float) else value
+    shown = Context(prec=digits, rounding=way).divide(Decimal(exact.numerator), Decimal(exact.denominator))
+    return f"{float(shown):.{digits}g}"
