@@ -153,13 +153,13 @@ def _beside(bounds: Threshold, found: RateInterval) -> SimulatedThreshold:
     notes = list(found.notes)
     if found.high is not None and (found.high < bounds.low or found.low > bounds.high):
         notes.append(
-            f"contradiction: theory has the threshold at {float(bounds.low):.6g} .. {float(bounds.high):.6g} "
+            f"contradiction: theory has the threshold at {lower_limit(bounds.low)} .. {upper_limit(bounds.high)} "
             f"requests/s ({bounds.method}); please report this"
         )
     elif not bounds.exact:
         low, high = max(low, bounds.low), min(high, bounds.high)
     else:
-        notes.append(f"theory: {float(bounds.low):.6g} requests/s ({bounds.method})")
+        notes.append(f"theory: {lower_limit(bounds.low)} requests/s ({bounds.method})")
     shown = found.falling is not None or found.growing is not None
     return SimulatedThreshold(
         scheduler=bounds.scheduler,

@@ -3,17 +3,10 @@
 import sys
 from types import SimpleNamespace
 
-import pytest
 from numba import njit
 from numba.core import event
 
 from queuetheory_llm.cli.compiling import compile_note
-
-
-@pytest.fixture
-def terminal(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    return capsys
 
 
 def compile_kept_code():
@@ -24,19 +17,21 @@ def compile_kept_code():
             pass
 
 
-def test_said_once(terminal):
+def test_said_once(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with compile_note():
         compile_kept_code()
     compile_kept_code()
-    out, err = terminal.readouterr()
+    out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith("compiling the runner")
 
 
-def test_nothing_of_what_is_compiled_for_one_run(terminal):
+def test_nothing_of_what_is_compiled_for_one_run(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with compile_note():
         assert njit(lambda x: x + 1)(1) == 2
-    assert terminal.readouterr().err == ""
+    assert capsys.readouterr().err == ""
 
 
 def test_nothing_where_stderr_is_no_terminal(capsys):
