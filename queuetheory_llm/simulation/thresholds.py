@@ -159,7 +159,7 @@ def _beside(bounds: Threshold, found: RateInterval) -> SimulatedThreshold:
     elif not bounds.exact:
         low, high = max(low, bounds.low), min(high, bounds.high)
     else:
-        notes.append(f"theory: {lower_limit(bounds.low)} requests/s ({bounds.method})")
+        notes.append(f"theory: stable below {lower_limit(bounds.low)} requests/s ({bounds.method})")
     shown = found.falling is not None or found.growing is not None
     return SimulatedThreshold(
         scheduler=bounds.scheduler,

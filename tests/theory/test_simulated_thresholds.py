@@ -87,7 +87,7 @@ class TestThresholds:
         assert (data["method"], data["confidence"]) == ("simulation", 0.99)
         assert data["low"] < 10.497 < data["high"]
         assert data["drift_at_low"]["high"] < 0 < data["drift_at_high"]["low"]
-        assert any("theory: 10.4973" in note for note in found.notes)
+        assert any("theory: stable below 10.4972 " in note for note in found.notes)
 
     def test_the_same_seed_gives_the_same_interval_and_another_one_overlaps(self):
         first, again, other = (simulated_threshold(A100, "fastertransformer", CHAT, seed=seed) for seed in (3, 3, 4))
