@@ -158,6 +158,7 @@ def test_an_interrupted_sweep_goes_on_without_losing_or_repeating_a_point(how, m
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=_listen,
     ) as process:
         while process.poll() is None and _lines("s.jsonl") < 4:
             time.sleep(0.01)
@@ -179,6 +180,11 @@ def test_an_interrupted_sweep_goes_on_without_losing_or_repeating_a_point(how, m
     )
     run(capsys, *question, "-o", "whole.jsonl")
     assert Path("s.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
+
+
+def _listen():
+    """A shell lets what it runs in the background ignore Ctrl-C; this program is at a terminal."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _lines(path):
