@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuetheory_llm.schedulers.array_rule import ArrayBatch, ArrayView
+from queuetheory_llm.simulation.clock import LAST_TICK
+from queuetheory_llm.simulation.run import NEVER
 
 Ints = NDArray[np.int64]
 F = TypeVar("F", bound=Callable[..., Any])
 
-NEVER = -1
-LAST_TICK = 2**63 - 1
 
 # Why a driver came back.
 DONE, BROKEN, NEED_DURATION, LOG_FULL, OVERFLOW, PAUSED = range(6)
