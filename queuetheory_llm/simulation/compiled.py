@@ -20,18 +20,17 @@ functions share the arrays of `Work`; the numbers of the state are entries of ``
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from queuetheory_llm.simulation.clock import LAST_TICK
+from queuetheory_llm.simulation.kept import F, kept
 
 #: Arrays and the numbers in them.
 Ints = NDArray[np.int64]
-F = TypeVar("F", bound=Callable[..., Any])
 
 # No array is made or kept here, so nothing need count references to them; counting is most of the time otherwise.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
@@ -41,11 +40,8 @@ inlined = njit(**_INNER, forceinline=True)
 
 
 def entry(function: F) -> F:
-    """Compile what Python calls, with all that it calls, and keep it on disk where there is a place to."""
-    try:
-        return cast(F, njit(**_OPTIONS, cache=True)(function))
-    except RuntimeError:  # neither the package nor a home is writable: compiled anew by each process
-        return cast(F, njit(**_OPTIONS)(function))
+    """Compile what Python calls, with all that it calls."""
+    return kept(function, **_OPTIONS)
 
 
 # Orders of a rule's passes.

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
-import numba
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from queuetheory_llm.schedulers.array_rule import ArrayBatch, ArrayView
 from queuetheory_llm.simulation.clock import LAST_TICK
+from queuetheory_llm.simulation.kept import kept
 from queuetheory_llm.simulation.run import NEVER
 
 Ints = NDArray[np.int64]
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 # Why a driver came back.
@@ -31,11 +31,6 @@ DONE, BROKEN, NEED_DURATION, LOG_FULL, OVERFLOW, PAUSED = range(6)
     NOW, ARRIVED, STARTED, BATCHES, TOKENS, BUSY, LAST, SEEN,
     FORMED, PIECES, DECODES, BATCH_TOKENS, BATCH_TICKS, LOGGED, LOGGED_PIECES, LOGGED_DECODES,
 ) = range(16)  # fmt: skip
-
-
-def compiled(function: F) -> F:
-    """Compile with numba, kept on disk; typed, which numba's own decorator is not."""
-    return cast(F, numba.njit(cache=True)(function))
 
 
 class Queue(NamedTuple):
@@ -98,19 +93,19 @@ class Log(NamedTuple):
     decode_request: Ints
 
 
-@compiled
+@kept
 def present(queue: Queue) -> Ints:
     """The requests of a queue, in order."""
     return queue.items[queue.ends[0] : queue.ends[1]]
 
 
-@compiled
+@kept
 def _append(queue: Queue, request: int) -> None:
     queue.items[queue.ends[1]] = request
     queue.ends[1] += 1
 
 
-@compiled
+@kept
 def _place(queue: Queue, request: int) -> int:
     """Where a request is, or belongs, in a queue sorted by arrival."""
     low, high = queue.ends[0], queue.ends[1]
@@ -123,7 +118,7 @@ def _place(queue: Queue, request: int) -> int:
     return int(low)
 
 
-@compiled
+@kept
 def _insert(queue: Queue, request: int) -> None:
     """Put a request in its place by arrival."""
     items, ends, at = queue.items, queue.ends, _place(queue, request)
@@ -139,7 +134,7 @@ def _insert(queue: Queue, request: int) -> None:
     items[at] = request
 
 
-@compiled
+@kept
 def _delete(queue: Queue, at: int) -> None:
     items, ends = queue.items, queue.ends
     if at - ends[0] < ends[1] - 1 - at:
@@ -152,7 +147,7 @@ def _delete(queue: Queue, at: int) -> None:
             items[i] = items[i + 1]
 
 
-@compiled
+@kept
 def _leave(queue: Queue, request: int) -> None:
     """Take a request out of a queue in any order."""
     at = queue.ends[0]
@@ -161,7 +156,7 @@ def _leave(queue: Queue, request: int) -> None:
     _delete(queue, at)
 
 
-@compiled
+@kept
 def _admit(state: State) -> None:
     """Let in what has arrived at or before now."""
     at, request = state.at, state.at[ARRIVED]
@@ -175,7 +170,7 @@ def _admit(state: State) -> None:
     at[ARRIVED] = request
 
 
-@compiled
+@kept
 def _watch(state: State, watch: Watch, before: int, serves: bool) -> None:
     """Note the state that lasts from now until ``before``, with a batch running if it ``serves``."""
     at = state.at
@@ -189,7 +184,7 @@ def _watch(state: State, watch: Watch, before: int, serves: bool) -> None:
         at[SEEN] += 1
 
 
-@compiled
+@kept
 def advance(state: State, watch: Watch, until: int) -> bool:
     """Go on to the next batch boundary with somebody present; False when the run is over."""
     at = state.at
@@ -203,7 +198,7 @@ def advance(state: State, watch: Watch, until: int) -> bool:
         at[NOW] = state.arrival[at[ARRIVED]]
 
 
-@compiled
+@kept
 def close(state: State, watch: Watch) -> None:
     """Note the ticks after the last batch."""
     _watch(state, watch, LAST_TICK, False)
@@ -213,7 +208,7 @@ def close(state: State, watch: Watch) -> None:
         watch.ticks[-1] += 1
 
 
-@compiled
+@kept
 def _youngest(state: State) -> int:
     youngest = -1
     if state.prefilling.ends[0] < state.prefilling.ends[1]:
@@ -223,7 +218,7 @@ def _youngest(state: State) -> int:
     return youngest
 
 
-@compiled
+@kept
 def view_of(state: State, b_max: int, k_max: int) -> ArrayView:
     """What the rule sees now."""
     return ArrayView(
@@ -237,7 +232,7 @@ def view_of(state: State, b_max: int, k_max: int) -> ArrayView:
     )
 
 
-@compiled
+@kept
 def _prefill_tokens(state: State, batch: ArrayBatch, pieces: int) -> int:
     """Prompt tokens of the batch; -1 if a piece is not to be served."""
     total, number, arrived = 0, state.at[BATCHES], state.at[ARRIVED]
@@ -251,7 +246,7 @@ def _prefill_tokens(state: State, batch: ArrayBatch, pieces: int) -> int:
     return total
 
 
-@compiled
+@kept
 def _may_decode(state: State, batch: ArrayBatch, decodes: int) -> bool:
     number, arrived = state.at[BATCHES], state.at[ARRIVED]
     of, left, served = state.of, state.prefill_left, batch.decode_request
@@ -265,7 +260,7 @@ def _may_decode(state: State, batch: ArrayBatch, decodes: int) -> bool:
     return True
 
 
-@compiled
+@kept
 def check(state: State, batch: ArrayBatch, b_max: int, k_max: int) -> bool:
     """Whether the batch that was formed keeps to the model; notes its tokens."""
     pieces, decodes = state.at[PIECES], state.at[DECODES]
@@ -279,7 +274,7 @@ def check(state: State, batch: ArrayBatch, b_max: int, k_max: int) -> bool:
     return bool(0 < tokens <= b_max and pieces + decodes <= k_max)
 
 
-@compiled
+@kept
 def _credit_decodes(state: State, batch: ArrayBatch, end: int, fresh: Ints) -> int:
     """Credit the decode tokens; lists in ``fresh`` whose first token of any kind it is, and returns how many."""
     of, served, count = state.of, batch.decode_request, 0
@@ -300,7 +295,7 @@ def _credit_decodes(state: State, batch: ArrayBatch, end: int, fresh: Ints) -> i
     return count
 
 
-@compiled
+@kept
 def _credit_prefills(state: State, batch: ArrayBatch, end: int, fresh: Ints, count: int) -> int:
     """Credit the prompt tokens; goes on with ``fresh`` behind its first ``count``."""
     of, left = state.of, state.prefill_left
@@ -321,7 +316,7 @@ def _credit_prefills(state: State, batch: ArrayBatch, end: int, fresh: Ints, cou
     return count
 
 
-@compiled
+@kept
 def _seat(state: State, requests: Ints) -> None:
     """One batch admits them all: those that arrived first come first."""
     for request in np.sort(requests):
@@ -331,14 +326,14 @@ def _seat(state: State, requests: Ints) -> None:
     state.at[STARTED] += requests.size
 
 
-@compiled
+@kept
 def _dismiss(state: State, served: Ints, end: int) -> None:
     for request in served:
         if state.of[request, FINISH] == end:
             _leave(state.running, request)
 
 
-@compiled
+@kept
 def credit(state: State, batch: ArrayBatch) -> None:
     """Credit the batch that was formed, and go to its end."""
     at = state.at
@@ -356,7 +351,7 @@ def credit(state: State, batch: ArrayBatch) -> None:
     at[BUSY] += at[BATCH_TICKS]
 
 
-@compiled
+@kept
 def _has_room(log: Log, at: Ints) -> bool:
     if log.starts.size == 0:
         return True
@@ -367,7 +362,7 @@ def _has_room(log: Log, at: Ints) -> bool:
     )
 
 
-@compiled
+@kept
 def _note(log: Log, batch: ArrayBatch, at: Ints) -> None:
     i, pieces, decodes = at[LOGGED], at[LOGGED_PIECES], at[LOGGED_DECODES]
     at[LOGGED] += 1
@@ -380,7 +375,7 @@ def _note(log: Log, batch: ArrayBatch, at: Ints) -> None:
     log.decode_request[decodes : at[LOGGED_DECODES]] = batch.decode_request[: at[DECODES]]
 
 
-@compiled
+@kept
 def serve(state: State, batch: ArrayBatch, watch: Watch, log: Log) -> int:
     """Run the batch that was formed; a code other than `DONE` if it cannot run yet, or at all."""
     at = state.at
@@ -410,7 +405,7 @@ def driver(form: Any, digest: str | None) -> Callable[..., int]:
     """`_drive` with a compiled rule in it; kept on disk under ``digest``, a name for all the code of the rule."""
     function = FunctionType(_drive.__code__, {**globals(), "_form": form}, "drive")
     function.__qualname__ = f"drive_{digest}"  # the name of numba's file, beside the stamp of this one
-    return cast("Callable[..., int]", numba.njit(cache=digest is not None)(function))
+    return cast("Callable[..., int]", njit(function) if digest is None else kept(function))
 
 
 def _drive(
