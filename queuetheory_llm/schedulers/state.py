@@ -11,7 +11,8 @@ import attrs
 
 from queuetheory_llm.schedulers.policy import Batch, View
 
-#: Prefill and decode tokens left of one request.
+#: Prefill and decode tokens left of one request. A decode count below 0 is a memoryless length, which is not counted
+#: down: whether its request goes on after a token is drawn, not known.
 Left = tuple[int, int]
 
 
@@ -54,10 +55,10 @@ class State:
         for position, tokens in batch.prefill:
             left[position][0] -= tokens
         for position in batch.decode:
-            left[position][1] -= 1
+            left[position][1] -= left[position][1] > 0
         served = [position for position, _ in batch.prefill] + batch.decode
         started = [*self.running, *sorted(set(served) - set(self.running))]
-        kept = [position for position, (prefill, decode) in enumerate(left) if prefill + decode]
+        kept = [position for position, (prefill, decode) in enumerate(left) if prefill or decode]
         moved = {old: new for new, old in enumerate(kept)}
         return State(
             tuple((left[old][0], left[old][1]) for old in kept),

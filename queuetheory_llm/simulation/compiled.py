@@ -26,8 +26,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from queuetheory_llm.kept import F, kept
 from queuetheory_llm.simulation.clock import LAST_TICK
-from queuetheory_llm.simulation.kept import F, kept
 
 #: Arrays and the numbers in them.
 Ints = NDArray[np.int64]

@@ -18,10 +18,10 @@ from numba.extending import register_jitable
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.schedulers.array_rule import ArrayBatch, ArrayRule, ArrayView, plain
+from queuetheory_llm.schedulers.limits import BrokenLimit, checked_tokens, refusal
 from queuetheory_llm.schedulers.policy import View
 from queuetheory_llm.simulation import general_kernel as kernel
 from queuetheory_llm.simulation.clock import LAST_TICK, BatchTicks, Clock
-from queuetheory_llm.simulation.limits import BrokenLimit, checked_tokens, refusal
 from queuetheory_llm.simulation.requests import Requests, Ticks
 from queuetheory_llm.simulation.rule_code import code_digest, code_key, helpers_of
 from queuetheory_llm.simulation.run import NEVER, BatchLog, Progress, Run, Series, watched

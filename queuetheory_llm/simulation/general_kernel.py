@@ -15,9 +15,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from queuetheory_llm.kept import kept
 from queuetheory_llm.schedulers.array_rule import ArrayBatch, ArrayView
 from queuetheory_llm.simulation.clock import LAST_TICK
-from queuetheory_llm.simulation.kept import kept
 from queuetheory_llm.simulation.run import NEVER
 
 Ints = NDArray[np.int64]

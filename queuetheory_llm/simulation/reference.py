@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.schedulers.limits import BrokenLimit, checked_tokens, refusal, require_batch
 from queuetheory_llm.schedulers.policy import Batch, Policy, Scheduler, View
 from queuetheory_llm.simulation.clock import LAST_TICK, BatchTicks, Clock
-from queuetheory_llm.simulation.limits import BrokenLimit, checked_tokens, refusal, require_batch
 from queuetheory_llm.simulation.requests import Requests, Ticks
 from queuetheory_llm.simulation.run import NEVER, BatchLog, Progress, Run, Series, watched
 

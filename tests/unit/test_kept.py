@@ -3,7 +3,7 @@
 import numpy as np
 from numba.core import caching
 
-from queuetheory_llm.simulation.kept import kept
+from queuetheory_llm.kept import kept
 
 
 def doubled(values):

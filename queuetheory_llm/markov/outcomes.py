@@ -1,0 +1,223 @@
+"""What a batch can lead to: the model of one engine with lengths that are drawn when the rule first looks at them.
+
+The state at a batch boundary is a *core*, the requests whose lengths the rule has looked at, and the number of requests
+behind it whose lengths nobody has looked at yet. Those are independent of all that happened, so they need no place in
+the state; nor do the decode tokens left of a memoryless length. The chain is the one of Dai et al. 2025, section 2,
+lumped; every rule is asked through its own `form`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import groupby, product
+from typing import Any
+
+import attrs
+
+from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.model.chances import RequestLaw, binomial_law
+from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.schedulers.limits import BrokenLimit, checked_tokens, refusal, require_batch
+from queuetheory_llm.schedulers.policy import Batch, Pass, Policy, Scheduler, View
+from queuetheory_llm.schedulers.state import Left, State
+
+
+@attrs.frozen
+class Outcome:
+    """One outcome of a batch, before the requests that arrive meanwhile.
+
+    Attributes
+    ----------
+    chance : float
+    tokens : int
+        Tokens of the batch.
+    core : State
+        The requests looked at that are left, in canonical form.
+    unseen : int
+        Requests behind them.
+    """
+
+    chance: float
+    tokens: int
+    core: State
+    unseen: int
+
+
+class _Unseen(Exception):
+    """The rule looks at a length that is not drawn yet."""
+
+
+class _Drawn(Sequence[int]):
+    """``prefill_left`` of a view whose last requests are not drawn yet."""
+
+    def __init__(self, known: Sequence[int], unseen: int) -> None:
+        self._known, self._drawn = known, len(known) - unseen
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __getitem__(self, request: Any) -> Any:
+        if not isinstance(request, int) or not -len(self._known) <= request < self._drawn:
+            raise _Unseen
+        return self._known[request]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Outcomes:
+    """The outcomes of every batch of a rule.
+
+    Parameters
+    ----------
+    engine : Engine
+    scheduler : Scheduler
+    law : RequestLaw
+        Of the lengths of a request.
+    """
+
+    engine: Engine
+    scheduler: Scheduler
+    law: RequestLaw
+
+    @cached_property
+    def lengths(self) -> tuple[tuple[Left, float], ...]:
+        """The lengths a request can have, with their chances."""
+        pairs = zip(self.law.prefill.tolist(), self.law.decode.tolist(), strict=True)
+        return tuple(zip(pairs, self.law.chance.tolist(), strict=True))
+
+    @cached_property
+    def seated(self) -> bool:
+        """Whether the rule asks who holds a seat, and of the others only in order of arrival."""
+        return isinstance(self.scheduler, Policy) and Pass.RUNNING in self.scheduler.passes
+
+    @cached_property
+    def phased(self) -> bool:
+        """Whether the rule asks of a request only its phase, its place in order of arrival and its prompt."""
+        return isinstance(self.scheduler, Policy) and not self.seated
+
+    @cached_property
+    def hidden(self) -> bool:
+        """Whether requests can stay unseen: a phase is seen at once, so it must be the same for all or not asked."""
+        return self.seated or len({prefill > 0 for (prefill, _), _ in self.lengths}) == 1
+
+    @cached_property
+    def alike(self) -> bool:
+        """Whether nothing ever tells two decoding requests apart but their order of arrival or service."""
+        return {decode for (_, decode), _ in self.lengths} == {-1}
+
+    def of(self, core: State, unseen: int) -> Iterator[Outcome]:
+        """Every outcome of the batch formed with ``unseen`` requests behind ``core``; their chances sum to 1."""
+        pending = [(core, unseen, 1.0)]
+        while pending:
+            core, unseen, chance = pending.pop()
+            batch = self._formed(core, unseen)
+            if batch is None:
+                pending.extend((core.joined([left]), unseen - 1, chance * share) for left, share in self.lengths)
+            else:
+                for share, after in self._finishes(core, batch):
+                    kept, behind = self.canonical(after, unseen)
+                    yield Outcome(chance * share, batch.tokens, kept, behind)
+
+    def _formed(self, core: State, unseen: int) -> Batch | None:
+        """The batch; None when the length of the next request behind ``core`` has to be drawn first."""
+        if unseen and not self.hidden:
+            return None
+        fresh = self.lengths[0][0]
+        known = len(core.left)
+        view = core.joined([fresh] * unseen).view(self.engine.b_max, self.engine.k_max)
+        view.prefill_left = _Drawn(view.prefill_left, unseen)
+        try:
+            batch = self._checked(view)
+        except _Unseen:
+            return None
+        served = [request for request, _ in batch.prefill] + batch.decode
+        return batch if max(served) < known else None
+
+    def _checked(self, view: View) -> Batch:
+        batch = self.scheduler.form(view)
+        if isinstance(self.scheduler, Policy):
+            return batch
+        try:
+            require_batch(batch)
+            checked_tokens(batch, view, view.present)
+        except BrokenLimit as broken:
+            raise refusal(self.scheduler.name, view, 0, 0.0, broken) from None
+        if self.scheduler.form(view) != batch:
+            raise InvalidInput(
+                f"scheduler {self.scheduler.name}: it formed two different batches from one state; the chain needs a "
+                "rule without memory and without randomness of its own, other rules can be simulated"
+            )
+        return batch
+
+    def _finishes(self, core: State, batch: Batch) -> Iterator[tuple[float, State]]:
+        """Who of the decodes of memoryless length finishes, with the state then.
+
+        Served requests that stand next to each other in every order, and decode by one law, are only counted.
+        """
+        after = core.after(batch)
+        if not self.law.memoryless:
+            yield 1.0, after
+            return
+        place = _places(core, batch)
+        served = [place[position] for position in batch.decode if position in place]
+        drawn = sorted(position for position in served if after.left[position][1] < 0)
+        rank = {position: index for index, position in enumerate(after.running)}
+        blocks = [
+            [position for _, position in block]
+            for _, block in groupby(
+                enumerate(drawn), lambda each: (each[1] - each[0], rank[each[1]] - each[0], after.left[each[1]])
+            )
+        ]
+        laws = [
+            binomial_law(len(block), 1 / float(self.law.memoryless[-1 - after.left[block[0]][1]])) for block in blocks
+        ]
+        for counts in product(*(range(len(law)) for law in laws)):
+            share = 1.0
+            for law, count in zip(laws, counts, strict=True):
+                share *= float(law[count])
+            ended = {position for block, count in zip(blocks, counts, strict=True) for position in block[:count]}
+            if share:
+                yield share, _without(after, ended)
+
+    def canonical(self, state: State, unseen: int) -> tuple[State, int]:
+        """The same for every state that the rule and its future cannot tell from this one.
+
+        Where all requests are alike those at the end that were not served are as good as unseen.
+        """
+        left, running = state.left, state.running
+        if self.seated:
+            waiting = sorted(set(range(len(left))).difference(running))
+            left = tuple(left[position] for position in (*running, *waiting))
+            running = tuple(range(len(running)))
+        elif self.phased:
+            running = ()
+            if self.alike:
+                left = (*(each for each in left if not each[0]), *(each for each in left if each[0]))
+        if len(self.lengths) == 1:
+            fresh, end = self.lengths[0][0], len(left)
+            while end and left[end - 1] == fresh and end - 1 not in running:
+                end -= 1
+            left, unseen = left[:end], unseen + len(left) - end
+        return State(left, running), unseen
+
+
+def _places(core: State, batch: Batch) -> dict[int, int]:
+    """Where the requests of ``core`` stand once the batch has ended."""
+    left = dict(batch.prefill)
+    served = set(batch.decode)
+    kept = [
+        position
+        for position, (prefill, decode) in enumerate(core.left)
+        if prefill - left.get(position, 0) or decode - (position in served and decode > 0)
+    ]
+    return {old: new for new, old in enumerate(kept)}
+
+
+def _without(state: State, gone: set[int]) -> State:
+    """The state without some of its requests."""
+    kept = [position for position in range(len(state.left)) if position not in gone]
+    moved = {old: new for new, old in enumerate(kept)}
+    return State(
+        tuple(state.left[position] for position in kept),
+        tuple(moved[position] for position in state.running if position in moved),
+    )
