@@ -119,6 +119,17 @@ def spread(factors: Factors, value: Floats, out: Floats) -> None:
 
 
 @entry
+def count(factors: Factors, known: Ints, weight: Floats, out: Floats) -> None:
+    """``out[i, n]`` = the weight that goes through duration i from states with n requests; shape (durations, most)."""
+    f = factors
+    for lasting in range(f.moves.size - 1):
+        for move in range(f.moves[lasting], f.moves[lasting + 1]):
+            core = f.source[move]
+            for unseen in range(f.low[move], f.high[move] + 1):
+                out[lasting, known[core] + unseen] += f.chance[move] * weight[f.first[core] + unseen]
+
+
+@entry
 def fill(factors: Factors, rows: Ints, columns: Small, chances: Floats) -> int:
     """Write the transitions one by one, by source state unsorted, duplicates apart; returns their number."""
     f = factors
@@ -202,6 +213,13 @@ class Operator:
         """The weight that goes through each move; shape (moves,)."""
         out = np.empty(len(self.space.moves))
         served(self.factors, weight, out)
+        return out
+
+    def started(self, weight: Floats) -> Floats:
+        """The weight that each duration gets from states with n requests; shape (durations, most requests + 1)."""
+        space = self.space
+        out = np.zeros((len(space.durations), int((space.known + space.room).max()) + 1))
+        count(self.factors, space.known, weight, out)
         return out
 
     def expected(self, value: Floats) -> Floats:
