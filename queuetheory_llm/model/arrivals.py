@@ -190,6 +190,11 @@ class Arrivals(ABC):
     def rate(self) -> Fraction:
         """Mean arrivals per second."""
 
+    @property
+    def largest_rate(self) -> Fraction | None:
+        """The largest rate that `with_rate` can give; None when there is none."""
+        return None
+
     @abstractmethod
     def with_rate(self, rate: Fraction) -> Arrivals:
         """The same process, time rescaled to another rate."""
@@ -267,6 +272,11 @@ class SlottedArrivals(Arrivals):
     def rate(self) -> Fraction:
         """See `Arrivals.rate`."""
         return self.mean / self.slot
+
+    @property
+    def largest_rate(self) -> Fraction | None:
+        """See `Arrivals.largest_rate`."""
+        return 1 / self.slot if self.law == "bernoulli" else None
 
     def with_rate(self, rate: Fraction) -> SlottedArrivals:
         """The same slot with another mean; unlike time, slots are not rescaled."""

@@ -35,20 +35,20 @@ _WIDEST = 100  # times the entries allowed: values of one law that are looked at
 
 
 def poisson_law(mean: float) -> Floats:
-    """P(j arrivals), j = 0, 1, ..., cut where the tail is below 1e-17, and summing to 1."""
+    """P(j arrivals), j = 0, 1, ..., with ``mean`` >= 0: cut above the last one over 1e-18, and summing to 1."""
     from scipy.special import gammaln, xlogy
 
     counts = np.arange(int(mean + 12 * mean**0.5) + 41)
     law = np.exp(xlogy(counts, mean) - mean - gammaln(counts + 1))
     law = law[: np.flatnonzero(law > _NEGLIGIBLE)[-1] + 1]
-    law[-1] += max(0.0, 1.0 - float(law.sum()))
-    return np.asarray(law, dtype=np.float64)
+    return np.asarray(law / law.sum(), dtype=np.float64)
 
 
 def binomial_law(trials: int, chance: float) -> Floats:
-    """P(j of ``trials`` happen), j = 0, 1, ..., each with ``chance``: cut above where less than 1e-18 of the mode is left.
+    """P(j of ``trials`` happen), j = 0, 1, ..., when each does with ``chance``, independently.
 
-    Entry j is always P(j): small j keep their place, and their relative accuracy, however unlikely they are.
+    Cut above the last j whose probability is over 1e-18 of the largest one, and summing to 1. Entry j is always P(j):
+    small j keep their place, and their relative accuracy, however unlikely they are.
     """
     from scipy.stats import binom
 
@@ -176,11 +176,11 @@ def request_law(lengths: RequestLengths, *, memoryless: bool, tail: float | None
     found = sorted((pair, chance) for pair, chance in chances.items() if chance > 0)
     if len(found) > most:
         raise _too_many(most)
-    chance = np.array([chance for _, chance in found])
+    weights = np.array([chance for _, chance in found])
     return RequestLaw(
         prefill=np.array([prefill for (prefill, _), _ in found], dtype=np.int64),
         decode=np.array([decode for (_, decode), _ in found], dtype=np.int64),
-        chance=chance / chance.sum(),
+        chance=weights / weights.sum(),
         memoryless=tuple(means),
         cut=cut,
     )
