@@ -67,6 +67,8 @@ _PUBLIC = {
     "simulated_threshold": "queuetheory_llm.simulation.thresholds",
     "SimulatedThreshold": "queuetheory_llm.simulation.thresholds",
     "InducedDrifts": f"{_STABILITY}.induced",
+    "exact_chain": "queuetheory_llm.markov.chain",
+    "ExactChain": "queuetheory_llm.markov.chain",
     "fit_profile": "queuetheory_llm.fitting.fit",
     "read_profile": "queuetheory_llm.files.profiles",
     "Selection": "queuetheory_llm.files.profiles",

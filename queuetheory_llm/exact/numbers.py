@@ -102,6 +102,25 @@ def to_seconds(value: Number) -> Fraction:
     return to_fraction(match["number"]) * UNITS[unit]
 
 
+SIZES: dict[str, int] = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
+_SIZE = re.compile(r"\s*(?P<number>[^\sa-zA-Z]+)\s*(?P<unit>[kKmMgG][bB])\s*\Z")
+
+
+def to_bytes(value: Number) -> int:
+    """Read an amount of memory: a string carries a unit (KB, MB, GB), a bare number counts bytes; at least 1 MB.
+
+    >>> to_bytes("1.5 GB")
+    1500000000
+    """
+    match = _SIZE.match(value) if isinstance(value, str) else None
+    if isinstance(value, str) and match is None:
+        raise InvalidInput(f'{value!r} is no amount of memory; write a number and KB, MB or GB, such as "2 GB"')
+    number = to_fraction(value) if match is None else to_fraction(match["number"]) * SIZES[match["unit"].upper()]
+    if not SIZES["MB"] <= number <= SIZES["GB"] * 10**6:
+        raise InvalidInput(f"{value} is outside 1 MB .. 1000000 GB of memory")
+    return int(number)
+
+
 #: Largest number of tokens, requests or seats a model speaks of; sums of millions of them fit 64 bits.
 MOST = 2**31 - 1
 

@@ -130,6 +130,28 @@ def count(factors: Factors, known: Ints, weight: Floats, out: Floats) -> None:
 
 
 @entry
+def overflow(factors: Factors, weight: Floats) -> tuple[float, float]:
+    """How likely a step refuses a request, and how many it refuses on average, under ``weight``."""
+    f = factors
+    any_refused, refused = 0.0, 0.0
+    for lasting in range(f.moves.size - 1):
+        law = f.law[f.laws[lasting] : f.laws[lasting + 1]]
+        beyond = np.zeros(law.size + 1)  # P(more than j arrive)
+        excess = np.zeros(law.size + 1)  # E[(arrivals - j)+]
+        for count in range(law.size - 2, -1, -1):
+            beyond[count] = beyond[count + 1] + law[count + 1]
+            excess[count] = excess[count + 1] + beyond[count]
+        for move in range(f.moves[lasting], f.moves[lasting + 1]):
+            come = f.first[f.source[move]]
+            room = f.first[f.target[move] + 1] - 1 - f.first[f.target[move]] + f.taken[move]
+            for unseen in range(max(f.low[move], room - law.size + 2), f.high[move] + 1):
+                share = f.chance[move] * weight[come + unseen]
+                any_refused += share * beyond[room - unseen]
+                refused += share * excess[room - unseen]
+    return any_refused, refused
+
+
+@entry
 def fill(factors: Factors, rows: Ints, columns: Small, chances: Floats) -> int:
     """Write the transitions one by one, by source state unsorted, duplicates apart; returns their number."""
     f = factors
@@ -221,6 +243,11 @@ class Operator:
         out = np.zeros((len(space.durations), int((space.known + space.room).max()) + 1))
         count(self.factors, space.known, weight, out)
         return out
+
+    def refused(self, weight: Floats) -> tuple[float, float]:
+        """Chance that a request is refused until the next boundary, and the number of those on average."""
+        chance, mean = overflow(self.factors, np.ascontiguousarray(weight, dtype=np.float64))
+        return float(chance), float(mean)
 
     def expected(self, value: Floats) -> Floats:
         """The mean of a ``value`` of the moves in each state; shape (states,)."""
