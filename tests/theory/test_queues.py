@@ -1,11 +1,11 @@
 """Long runs of the compiled kernel against closed forms, within four standard errors; Little's law exactly in each."""
 
-import cmath
 import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from closed_forms import bailey, take_all_sojourn, vanilla
 from systems import assert_same
 
 from queuetheory_llm.model.arrivals import PoissonArrivals, SlottedArrivals
@@ -130,19 +130,6 @@ def test_little_s_law_holds_on_the_path_of_every_rule(rule):
     assert integral(ticks, series.backlog) == int((ends * log.tokens).sum() - (arrived * requests.work).sum())
 
 
-def take_all_sojourn(load, alpha, tau0):
-    """Inoue 2021: mean sojourn from the stationary law of the batch size, B' = A + [A = 0], A ~ Poisson(...)."""
-    rate, sizes = load / alpha, np.arange(1, 400)
-    mean = rate * (alpha * sizes + tau0)
-    counts = np.arange(400)
-    logs = counts * np.log(mean)[:, None] - mean[:, None] - np.array([math.lgamma(count + 1) for count in counts])
-    law = np.exp(logs)
-    law[:, 1] += law[:, 0]
-    stationary = np.linalg.matrix_power(law[:, 1:], 1 << 12)[0]
-    first, second = stationary @ sizes, stationary @ sizes**2
-    return alpha + tau0 + (1 + 2 * load) * (second - first) / (2 * rate * first)
-
-
 @pytest.mark.parametrize("load", [0.2, 0.5, 0.8])
 def test_batches_that_take_all(load):
     """Inoue 2021: t(b) = alpha b + tau0, every batch takes all that wait, load lambda alpha."""
@@ -168,12 +155,6 @@ def slotted_run(rule, b_max, lengths, law, mean, slots, seed):
 def at_slot_starts(done):
     """Requests present at the start of each slot, after its arrivals."""
     return present_at(done, np.arange(done.until // done.clock.rate) * done.clock.rate)
-
-
-def vanilla(p):
-    """Mean number under vanilla vLLM with one prompt token and one decode token, two tokens a batch."""
-    r = (-(1 - p) + math.sqrt((1 - p) ** 2 + 4 * p * (1 - p))) / (2 * (1 - p))
-    return p + r / (1 - r)
 
 
 @pytest.mark.parametrize(
@@ -216,17 +197,6 @@ def test_slotted_chains_beyond_their_thresholds(rule, lengths, growth):
     """Tokens by which the backlog grows a slot at p = 3/4, beyond 2/3 and 1/2."""
     done = slotted_run(rule, 2, lengths, "bernoulli", "0.75", 400_000, seed=13)
     assert_mean(np.diff(done.series.backlog) / (np.diff(done.series.ticks) / done.clock.rate), growth(0.75), power=0.1)
-
-
-def bailey(mean, b):
-    """Bailey 1954: mean queue at slot starts after Poisson(mean) arrivals, at most ``b`` served a slot."""
-    queue = mean + (mean**2 - b * (b - 1)) / (2 * (b - mean))
-    for k in range(1, b):
-        z, unity = 0j, cmath.exp(2j * math.pi * k / b)
-        for _ in range(500):  # the root of z^b = e^{m(z - 1)} on the k-th branch
-            z = unity * cmath.exp(mean * (z - 1) / b)
-        queue += (1 / (1 - z)).real
-    return queue
 
 
 @pytest.mark.parametrize(("mean", "b_max"), [("0.8", 1), ("3", 4), ("7", 8), ("13.6", 16)])
