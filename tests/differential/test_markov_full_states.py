@@ -18,7 +18,7 @@ from queuetheory_llm.schedulers.state import State
 
 
 def full_chain(engine, rule, workload, most):
-    """The states with up to ``most`` requests from the empty engine, and the transitions; later arrivals are refused."""
+    """The states with up to ``most`` requests, and the transitions; later arrivals are refused."""
     law = request_law(workload, memoryless=False, tail=1e-9)
     kinds = list(zip(law.prefill.tolist(), law.decode.tolist(), law.chance.tolist(), strict=True))
     number, states, rows = {State(): 0}, [State()], []
