@@ -242,7 +242,7 @@ class Question:
             mean = getattr(larger.means, name)
             cost = getattr(larger.rewards, name) - mean * larger.rewards.seconds
             h = bias(larger.operator, larger.stationary.law, cost)
-            absolute = refusal_error(cut.operator, cut.stationary.law, larger.operator, h.values)[0]
+            absolute = refusal_error(cut.operator, cut.stationary, larger.operator, h.values)[0]
             beyond = 2 * steepest(larger.operator, h.values) * larger.lost
             bounds[name] = (absolute + beyond) / cut.means.seconds
         return bounds
