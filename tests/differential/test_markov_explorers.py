@@ -178,7 +178,7 @@ def test_arrays_grow_and_progress_is_told(monkeypatch):
     monkeypatch.setattr(compiled, "FIRST_CORES", 2)
     monkeypatch.setattr(compiled, "FIRST_MOVES", 1)
     monkeypatch.setattr(compiled, "FIRST_RUNS", 1)
-    monkeypatch.setattr(compiled, "PAUSE", 20)
+    monkeypatch.setattr(compiled, "PAUSE", 8)
     outcomes, told = two_lengths("sarathi"), []
     ours = explore_policy(outcomes, SLOTTED, 30, MANY, told.append)
     assert_same(ours, explore_plainly(outcomes, SLOTTED, 30, MANY))
