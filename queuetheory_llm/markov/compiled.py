@@ -21,6 +21,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.kept import F, kept
 from queuetheory_llm.markov.explore import Limits, Progress, space_of
 from queuetheory_llm.markov.outcomes import Outcomes
@@ -46,12 +47,12 @@ def entry(function: F) -> F:
 # Columns of a run; the last says of runs after a batch whether it gave them a token of a memoryless length.
 PREFILL, DECODE, SEAT, COUNT, DRAWN = range(5)
 RUN = 4  # words of a run of a core
-# How far the kernel is: cores found and done, words of the pool, moves, states.
-CORES, DONE, WORDS, MOVES, STATES = range(5)
+# How far the kernel is: cores found and done, words of the pool, moves, states, and batches of given lengths looked at.
+CORES, DONE, WORDS, MOVES, STATES, LOOKED = range(6)
 # Why `advance` returned; the first two also say how a batch was formed.
-OPEN, SETTLED, FINISHED, PAUSED, BEYOND, CORES_FULL, MOVES_FULL, DESK_FULL = range(8)
+OPEN, SETTLED, FINISHED, PAUSED, BEYOND, TOO_MANY, CORES_FULL, MOVES_FULL, DESK_FULL = range(9)
 
-PAUSE = 1 << 18  # moves between two reports of progress
+PAUSE = 1 << 18  # batches of given lengths between two reports of progress
 FIRST_CORES, FIRST_MOVES, FIRST_RUNS = 1 << 12, 1 << 14, 1 << 6  # that there is room for at first
 
 
@@ -413,12 +414,14 @@ def move_batch(
     at: Ints,
     unseen: int,
     base: int,
+    most: int,
 ) -> int:
     """Write the moves of a core of ``base`` runs with ``unseen`` requests behind it, for all lengths it has to draw.
 
-    Returns SETTLED where no batch looks behind them, so that more of them fare alike.
+    Returns SETTLED where no batch looks behind them, so that more of them fare alike; TOO_MANY where there are more
+    than ``most`` ways to draw their lengths.
     """
-    drawn, answer, start = 0, SETTLED, at[MOVES]
+    drawn, answer, start, last = 0, SETTLED, at[MOVES], at[LOOKED] + most
     desk.path[0] = 1.0
     while True:
         tokens, looks = 0, True
@@ -431,6 +434,9 @@ def move_batch(
             continue
         if looks:
             answer = OPEN
+        at[LOOKED] += 1
+        if at[LOOKED] > last:
+            return TOO_MANY
         code = finish(rule, lengths, found, rows, desk, at, start, drawn, base + drawn, tokens)
         if code != SETTLED:
             return code
@@ -459,7 +465,9 @@ def same(rows: Rows, one: int, other: int, end: int) -> bool:
 
 
 @inlined
-def move_line(rule: Rule, lengths: Lengths, found: Found, rows: Rows, desk: Desk, at: Ints, core: int) -> int:
+def move_line(
+    rule: Rule, lengths: Lengths, found: Found, rows: Rows, desk: Desk, at: Ints, core: int, most: int
+) -> int:
     """Write the moves of all states of a core; see `explore._line`."""
     begin, room = found.begin[core], found.room[core]
     base = (found.begin[core + 1] - begin) // RUN
@@ -472,7 +480,7 @@ def move_line(rule: Rule, lengths: Lengths, found: Found, rows: Rows, desk: Desk
     fewer = -1
     for unseen in range(0 if base > 0 else 1, room + 1):
         start = at[MOVES]
-        code = move_batch(rule, lengths, found, rows, desk, at, unseen, base)
+        code = move_batch(rule, lengths, found, rows, desk, at, unseen, base, most)
         if code > SETTLED:
             return code
         rows.source[start : at[MOVES]] = core
@@ -494,16 +502,16 @@ def advance(
 ) -> int:
     """Explore core after core until there is something to say; a core that found no room is begun again.
 
-    ``limits``: states and moves; ``pause``: moves until the caller wants to hear.
+    ``limits``: states and moves; ``pause``: batches of given lengths until the caller wants to hear.
     """
     if at[CORES] == 0:
         number_of(lengths, found, at, desk.key, 0)  # the empty engine
-    until = at[MOVES] + pause
+    until = at[LOOKED] + pause
     while at[DONE] < at[CORES]:
-        if at[MOVES] >= until:
+        if at[LOOKED] >= until:
             return PAUSED
         start = at[MOVES]
-        code = move_line(rule, lengths, found, rows, desk, at, at[DONE])
+        code = move_line(rule, lengths, found, rows, desk, at, at[DONE], limits[1])
         if code > SETTLED:
             at[MOVES] = start
             return code
@@ -546,12 +554,23 @@ class Cores(Sequence[State]):
 def explore_policy(
     outcomes: Outcomes, arrivals: Arrivals, level: float, limits: Limits, progress: Progress | None = None
 ) -> Space:
-    """The space of `explore.explore_plainly` for a `Policy`; parameters and errors are those of `explore.explore`."""
+    """The space of `explore.explore_plainly` for a `Policy`; parameters are those of `explore.explore`.
+
+    Raises
+    ------
+    NotConverged
+        If the states or the moves are too many, or the ways to draw the lengths in one batch.
+    """
     rule, lengths = _rule(outcomes), _lengths(outcomes, level)
     found, rows, desk = _found(FIRST_CORES), _rows(FIRST_MOVES), _desk(FIRST_RUNS)
-    at, most = np.zeros(5, np.int64), (limits.states, limits.moves)
+    at, most = np.zeros(6, np.int64), (limits.states, limits.moves)
     while (code := advance(rule, lengths, found, rows, desk, at, most, PAUSE)) != FINISHED:
         limits.check(int(at[STATES]), int(at[MOVES]), level)
+        if code == TOO_MANY:
+            raise NotConverged(
+                f"up to {level:g} tokens there are batches with more than {limits.moves} ways to draw the lengths of "
+                "new requests; give laws of fewer values, more --memory or a lower --level"
+            )
         if code == MOVES_FULL:
             limits.check(int(at[STATES]), rows.source.size + 1, level)
             _resize(rows, min(2 * rows.source.size, limits.moves + 1))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from systems import some_law, some_rule
 
-from queuetheory_llm.errors import NotConverged
+from queuetheory_llm.errors import InfeasibleRequest, NotConverged
 from queuetheory_llm.markov import compiled
 from queuetheory_llm.markov.compiled import Cores, explore_policy
 from queuetheory_llm.markov.explore import Limits, explore, explore_plainly
@@ -195,3 +195,17 @@ def test_cores_are_a_sequence():
     assert len(set(cores)) == len(cores)
     with pytest.raises(IndexError):
         cores[len(cores)]
+
+
+def test_too_many_lengths_in_a_batch_are_refused():
+    """Few moves, for prompts served whole are forgotten, but 3^20 ways to them."""
+    law = request_law(Workload.of(prefill=Uniform(low=1, high=3), decode=Geometric(mean=2)), memoryless=True)
+    engine = Engine(batch_time=Staircase(c=0, a="1 s", b0=60), b_max=60, k_max=20)
+    outcomes = Outcomes(engine=engine, scheduler=parse_scheduler("vllm-vanilla"), law=law)
+    with pytest.raises(NotConverged, match="ways to draw the lengths"):
+        explore_policy(outcomes, SLOTTED, 200, Limits(10**5, 10**5))
+
+
+def test_a_prompt_that_can_never_run_is_refused():
+    with pytest.raises(InfeasibleRequest, match="a prompt of 5 tokens can never run under orca"):
+        attrs.evolve(two_lengths("orca+whole"), law=request_law(Workload.of(prefill=5, decode=1), memoryless=True))
