@@ -23,7 +23,7 @@ from queuetheory_llm.markov.operator import Operator
 from queuetheory_llm.markov.space import Floats, Space
 from queuetheory_llm.schedulers.state import Left, State
 
-#: Most updates (places a command can lead to) of a model in the PRISM language: 50 bytes each, and Storm reads 15 000 a second.
+#: Most updates (places a command leads to) of a model in the PRISM language: 50 bytes each; Storm reads 15 000 a second.
 MOST_UPDATES = 1_000_000
 #: Most transitions of explicit files: 10 to 30 bytes each on disk, 70 in memory while they are written.
 MOST_TRANSITIONS = 10_000_000
