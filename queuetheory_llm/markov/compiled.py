@@ -47,12 +47,12 @@ def entry(function: F) -> F:
 # Columns of a run; the last says of runs after a batch whether it gave them a token of a memoryless length.
 PREFILL, DECODE, SEAT, COUNT, DRAWN = range(5)
 RUN = 4  # words of a run of a core
-# How far the kernel is: cores found and done, words of the pool, moves, states, and batches of given lengths looked at.
+# How far the kernel is: cores found and done, words of the pool, moves, states, outcomes of batches looked at.
 CORES, DONE, WORDS, MOVES, STATES, LOOKED = range(6)
 # Why `advance` returned; the first two also say how a batch was formed.
 OPEN, SETTLED, FINISHED, PAUSED, BEYOND, TOO_MANY, CORES_FULL, MOVES_FULL, DESK_FULL = range(9)
 
-PAUSE = 1 << 18  # batches of given lengths between two reports of progress
+PAUSE = 1 << 20  # outcomes of batches between two reports of progress
 FIRST_CORES, FIRST_MOVES, FIRST_RUNS = 1 << 12, 1 << 14, 1 << 6  # that there is room for at first
 
 
@@ -262,10 +262,11 @@ def canonical(rule: Rule, lengths: Lengths, desk: Desk, runs: int) -> tuple[int,
 
 @inlined
 def hashed(words: Words, begin: int, end: int) -> Any:
-    """A hash of words, from 0."""
+    """A hash of an even number of words, from 0."""
     mixed = np.uint64(end - begin)
-    for i in range(begin, end):
-        mixed = (mixed ^ np.uint64(words[i])) * np.uint64(0x9E3779B97F4A7C15)
+    for i in range(begin, end, 2):
+        pair = np.uint64(words[i]) ^ (np.uint64(words[i + 1]) << np.uint64(32))
+        mixed = (mixed ^ pair) * np.uint64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> np.uint64(29)
     return np.int64(mixed >> np.uint64(2))
 
@@ -376,7 +377,7 @@ def write_move(
 
 
 @inlined
-def finish(search: Search, start: int, drawn: int, runs: int, tokens: int) -> int:
+def finish(search: Search, start: int, last: int, drawn: int, runs: int, tokens: int) -> int:
     """Write the moves of a batch of known lengths: one for each way that memoryless lengths end in it."""
     rule, lengths, found, rows, desk, at = search
     size = credit(rule, desk, runs)
@@ -391,6 +392,9 @@ def finish(search: Search, start: int, drawn: int, runs: int, tokens: int) -> in
                 return CORES_FULL
             if not write_move(found, rows, at, start, target, drawn - back, tokens, desk.path[drawn] * share):
                 return MOVES_FULL
+        at[LOOKED] += 1
+        if at[LOOKED] > last:
+            return TOO_MANY
         going = next_gone(lengths, desk, size)
     return SETTLED
 
@@ -410,7 +414,7 @@ def move_batch(search: Search, unseen: int, base: int, most: int) -> int:
     """Write the moves of a core of ``base`` runs with ``unseen`` requests behind it, for all lengths it has to draw.
 
     Returns SETTLED where no batch looks behind them, so that more of them fare alike; TOO_MANY where there are more
-    than ``most`` ways to draw their lengths.
+    than ``most`` outcomes.
     """
     rule, lengths, desk, at = search.rule, search.lengths, search.desk, search.at
     drawn, answer, start, last = 0, SETTLED, at[MOVES], at[LOOKED] + most
@@ -426,10 +430,7 @@ def move_batch(search: Search, unseen: int, base: int, most: int) -> int:
             continue
         if looks:
             answer = OPEN
-        at[LOOKED] += 1
-        if at[LOOKED] > last:
-            return TOO_MANY
-        code = finish(search, start, drawn, base + drawn, tokens)
+        code = finish(search, start, last, drawn, base + drawn, tokens)
         if code != SETTLED:
             return code
         while drawn > 0 and desk.drawn[drawn - 1] == 0:
@@ -491,7 +492,7 @@ def move_line(search: Search, core: int, most: int) -> int:
 def advance(search: Search, limits: tuple[int, int], pause: int) -> int:
     """Explore core after core until there is something to say; a core that found no room is begun again.
 
-    ``limits``: states and moves; ``pause``: batches of given lengths until the caller wants to hear.
+    ``limits``: states and moves; ``pause``: outcomes until the caller wants to hear.
     """
     at = search.at
     if at[CORES] == 0:
@@ -549,7 +550,7 @@ def explore_policy(
     Raises
     ------
     NotConverged
-        If the states or the moves are too many, or the ways to draw the lengths in one batch.
+        If the states or the moves are too many, or the outcomes of one batch.
     """
     search = Search(
         rule=_rule(outcomes),
@@ -579,8 +580,8 @@ def _roomier(search: Search, code: int, level: float, limits: Limits) -> Search:
     """Twice the room where ``code`` says that there is none left."""
     if code == TOO_MANY:
         raise NotConverged(
-            f"up to {level:g} tokens there are batches with more than {limits.moves} ways to draw the lengths of new "
-            "requests; give laws of fewer values, more --memory or a lower --level"
+            f"up to {level:g} tokens there are batches with more than {limits.moves} outcomes, of the lengths of new "
+            "requests and of those that end; give laws of fewer values, more --memory or a lower --level"
         )
     if code == MOVES_FULL:
         moves = search.rows.source.size
