@@ -24,7 +24,7 @@ DENSE = 800  # states up to which elimination without subtractions is used
 DIRECT = (
     1_200_000  # transitions up to which I - P is factorised: a second where few lead out of a state, else up to six
 )
-_BASIS = 4 * 10**7  # entries of all vectors of a basis
+_BASIS = 25 * 10**6  # entries of all vectors of a basis
 _STEPS = range(6, 31)  # of one cycle
 _CYCLES = 60
 _ROUNDING = float(np.finfo(np.float64).eps)
