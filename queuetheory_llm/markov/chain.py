@@ -12,7 +12,7 @@ import numpy as np
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import Number, require_whole, to_bytes, to_fraction
 from queuetheory_llm.markov.admission import require_independent, require_stable
-from queuetheory_llm.markov.classes import Recurrence
+from queuetheory_llm.markov.components import Recurrence
 from queuetheory_llm.markov.drift import DriftTable, drift_table
 from queuetheory_llm.markov.laws import (
     backlog_at_boundaries,

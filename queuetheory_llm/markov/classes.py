@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
 from queuetheory_llm.errors import NotConverged
+from queuetheory_llm.markov.components import Recurrence, recurrence_of
 from queuetheory_llm.markov.operator import Factors, Operator, entry
 from queuetheory_llm.markov.space import Ints
 
 _WRITTEN_OUT = 3 * 10**7  # transitions: 12 bytes each while they are searched
 _FALLS = 1e-9  # tokens: no fall of the size is as small
-
-
-@attrs.frozen(eq=False)
-class Recurrence:
-    """What becomes of a chain in the long run, by its graph alone.
-
-    Attributes
-    ----------
-    classes : tuple of int arrays
-        The closed classes: the states of each, ascending. Once entered, a class is never left.
-    periods : tuple of int
-        Of each class; 1 where the chain forgets at which batch it started.
-    transient : int
-        Number of the other states.
-    """
-
-    classes: tuple[NDArray[np.integer], ...]
-    periods: tuple[int, ...]
-    transient: int
 
 
 def recurrence(operator: Operator) -> Recurrence:
@@ -50,7 +30,7 @@ def recurrence(operator: Operator) -> Recurrence:
             f"whether the chain of {len(operator)} states has one closed class would take a search of "
             f"{operator.transitions} transitions, more than {_WRITTEN_OUT}; give a lower --level"
         )
-    return _by_components(operator)
+    return recurrence_of(operator.matrix())
 
 
 def _empties(operator: Operator) -> bool:
@@ -166,31 +146,3 @@ def _period(
         if period == 1:
             break
     return period
-
-
-def _by_components(operator: Operator) -> Recurrence:
-    """The closed classes by the strong components of the graph written out."""
-    from scipy.sparse.csgraph import connected_components
-
-    matrix = operator.matrix()
-    matrix.eliminate_zeros()
-    number, label = connected_components(matrix, directed=True, connection="strong")
-    edges = matrix.tocoo()
-    closed = np.ones(number, dtype=bool)
-    closed[label[edges.row[label[edges.row] != label[edges.col]]]] = False
-    classes = tuple(np.flatnonzero(label == component) for component in np.flatnonzero(closed))
-    return Recurrence(
-        classes=classes,
-        periods=tuple(_period_of(matrix, states) for states in classes),
-        transient=len(operator) - sum(map(len, classes)),
-    )
-
-
-def _period_of(matrix: Any, states: NDArray[np.integer]) -> int:
-    """The period of a closed class."""
-    from scipy.sparse.csgraph import dijkstra
-
-    inner = matrix[states][:, states]
-    depth = dijkstra(inner, indices=0, unweighted=True).astype(np.int64)
-    edges = inner.tocoo()
-    return int(np.gcd.reduce(np.abs(depth[edges.row] + 1 - depth[edges.col])))

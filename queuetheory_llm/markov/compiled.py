@@ -459,7 +459,7 @@ def same(rows: Rows, one: int, other: int, end: int) -> bool:
 
 @inlined
 def move_line(search: Search, core: int, most: int) -> int:
-    """Write the moves of all states of a core; see `explore._line`."""
+    """Write the moves of all states of a core; see `explore.ranges`."""
     rule, found, rows, desk, at = search.rule, search.found, search.rows, search.desk, search.at
     begin, room = found.begin[core], found.room[core]
     base = (found.begin[core + 1] - begin) // RUN

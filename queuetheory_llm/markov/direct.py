@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.markov.space import Floats
 
+DENSE = 800  # states up to which elimination without subtractions is used
+_ROUNDING = float(np.finfo(np.float64).eps)
+_LOST = 1e-6  # the largest error by rounding that a law may have
 _SETTLE = 30  # steps before the first guess at a likely state
 _CHOICES = 5  # of that state, each from the law found with the one before
 _LIKELY = 1e-3  # times the largest probability
@@ -115,3 +118,30 @@ def _without(system: Any, state: int) -> Factorised:
         others=others,
         solver=solver,
     )
+
+
+def direct_law(matrix: Any) -> Floats:
+    """The stationary law of an irreducible sparse stochastic ``matrix``.
+
+    Raises
+    ------
+    NotConverged
+        If rounding decides it.
+    """
+    chain = factorised(matrix)
+    require_mixing(max(chain.passage, _LOST * chain.longest))
+    return chain.law
+
+
+def require_mixing(passage: float) -> None:
+    """A chain that hardly ever leaves some states has no law in floating point, whatever the residual.
+
+    ``passage``: steps to a likely state, expected by the law. From states that have hardly any weight there may be
+    more, as long as they are not so many that their number, and with it the weight, is rounding.
+    """
+    if not _ROUNDING * passage <= _LOST:
+        raise NotConverged(
+            f"the chain takes about {passage:.2g} batches to come back to the likely states: its parts hardly ever "
+            f"exchange, and rounding decides between them; only elimination without subtractions (up to {DENSE} states "
+            "or so) would tell"
+        )

@@ -17,6 +17,8 @@ from queuetheory_llm.schedulers.policy import Policy
 from queuetheory_llm.schedulers.state import State
 
 Progress = Callable[[int], None]
+Step = tuple[int, int, Outcome]
+Row = tuple[int, int, int, int, int, int, float]
 
 _REPORT_EVERY = 256  # cores between two reports of progress
 
@@ -83,34 +85,66 @@ def explore_plainly(
 ) -> Space:
     """`explore` in plain Python with the rule's own `form`: any rule, and the reference of the compiled way."""
     sizes = Sizes(law=outcomes.law)
-    number: dict[State, int] = {State(): 0}
-    cores = [State()]
-    rooms = [sizes.room(State(), level)]
-    rows: list[tuple[int, int, int, int, int, int, float]] = []
-    states = rooms[0] + 1
-    done = 0
-    while done < len(cores):
-        for low, high, outcome in _line(outcomes, cores[done], rooms[done]):
-            if outcome.core not in number:
-                number[outcome.core] = len(cores)
-                cores.append(outcome.core)
-                rooms.append(sizes.room(outcome.core, level))
-                states += rooms[-1] + 1
-            rows.append((done, number[outcome.core], low, high, low - outcome.unseen, outcome.tokens, outcome.chance))
+    rooms: list[int] = []
+    states = 0
+
+    def line(core: State) -> Iterator[Step]:
+        return ranges(outcomes, core, sizes.room(core, level))
+
+    def found(cores: Sequence[State], rows: Sequence[Row], done: int) -> None:
+        nonlocal states
+        for core in cores[len(rooms) :]:
+            rooms.append(sizes.room(core, level))
+            states += rooms[-1] + 1
         limits.check(states, len(rows), level)
         if progress is not None and done % _REPORT_EVERY == 0:
             progress(states)
-        done += 1
+
+    cores, columns = search([State()], line, found)
     counts = [
         np.array(rooms),
         np.array([len(core.left) for core in cores]),
         np.array([sum(map(sizes.tokens, core.left)) for core in cores], dtype=np.float64),
     ]
-    columns = [np.array(column) for column in zip(*rows, strict=True)] if rows else [np.zeros(0, np.int32)] * 7
     return space_of(outcomes, arrivals, level, cores, counts, columns)
 
 
-def _line(outcomes: Outcomes, core: State, room: int) -> Iterator[tuple[int, int, Outcome]]:
+def search(
+    starts: Iterable[State],
+    line: Callable[[State], Iterable[Step]],
+    found: Callable[[Sequence[State], Sequence[Row], int], None],
+) -> tuple[list[State], list[Any]]:
+    """The cores reached from some, and what leads from one to another.
+
+    Parameters
+    ----------
+    starts : iterable of State
+    line : callable
+        The outcomes of a core, each with the least and the largest number of unseen requests for which there is one.
+    found : callable
+        Called after each core with all cores and rows so far, and the number of cores done.
+
+    Returns
+    -------
+    cores : list of State
+    columns : list of arrays of shape (rows,)
+        source, target, low, high, taken, tokens, chance; see `Moves`.
+    """
+    cores = list(dict.fromkeys(starts))
+    number = {core: index for index, core in enumerate(cores)}
+    rows: list[Row] = []
+    for done, core in enumerate(cores):  # which grow meanwhile
+        for low, high, outcome in line(core):
+            if outcome.core not in number:
+                number[outcome.core] = len(cores)
+                cores.append(outcome.core)
+            rows.append((done, number[outcome.core], low, high, low - outcome.unseen, outcome.tokens, outcome.chance))
+        found(cores, rows, done)
+    columns = [np.array(column) for column in zip(*rows, strict=True)] if rows else [np.zeros(0, np.int32)] * 7
+    return cores, columns
+
+
+def ranges(outcomes: Outcomes, core: State, room: int) -> Iterator[Step]:
     """The outcomes on the line of a core, for ranges of unseen requests that fare alike.
 
     A policy scans the requests in a fixed order and stops: when one more unseen request makes no difference to it,
@@ -119,7 +153,7 @@ def _line(outcomes: Outcomes, core: State, room: int) -> Iterator[tuple[int, int
     low = 0 if core.left else 1
     found: list[Outcome] | None = None
     for unseen in range(low, room + 1):
-        more = _gathered(outcomes.of(core, unseen))
+        more = gathered(outcomes.of(core, unseen))
         if found is not None and _same(found, more, unseen - low):
             if isinstance(outcomes.scheduler, Policy):
                 break
@@ -130,7 +164,7 @@ def _line(outcomes: Outcomes, core: State, room: int) -> Iterator[tuple[int, int
     yield from ((low, room, outcome) for outcome in found or ())
 
 
-def _gathered(outcomes: Iterable[Outcome]) -> list[Outcome]:
+def gathered(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """One outcome for those that differ in their chance alone."""
     chances: dict[tuple[State, int, int], float] = {}
     for each in outcomes:

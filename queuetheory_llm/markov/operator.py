@@ -151,25 +151,6 @@ def overflow(factors: Factors, weight: Floats) -> tuple[float, float]:
     return any_refused, refused
 
 
-@entry
-def fill(factors: Factors, rows: Ints, columns: Small, chances: Floats) -> int:
-    """Write the transitions one by one, by source state unsorted, duplicates apart; returns their number."""
-    f = factors
-    size = 0
-    for lasting in range(f.moves.size - 1):
-        law = f.law[f.laws[lasting] : f.laws[lasting + 1]]
-        for move in range(f.moves[lasting], f.moves[lasting + 1]):
-            come, go = f.first[f.source[move]], f.first[f.target[move]] - f.taken[move]
-            last = f.first[f.target[move] + 1] - 1
-            for unseen in range(f.low[move], f.high[move] + 1):
-                for count in range(law.size):
-                    rows[size] = come + unseen
-                    columns[size] = min(go + unseen + count, last)
-                    chances[size] = f.chance[move] * law[count]
-                    size += 1
-    return size
-
-
 @attrs.frozen(eq=False)
 class Operator:
     """P of a space.
@@ -255,19 +236,11 @@ class Operator:
         spread(self.factors, np.ascontiguousarray(value, dtype=np.float64), out)
         return out
 
-    @cached_property
+    @property
     def transitions(self) -> int:
-        """Number of transitions, counted move by move and arrival by arrival."""
-        moves = self.space.moves
-        arrivals = np.array([each.arrivals.size for each in self.space.durations])
-        return int(((moves.high - moves.low + 1).astype(np.int64) * arrivals[moves.duration]).sum())
+        """See `Space.transitions`."""
+        return self.space.transitions
 
     def matrix(self) -> Any:
-        """P as a `scipy.sparse.csr_array`, for chains that are small enough to be written out."""
-        from scipy.sparse import coo_array
-
-        size = self.transitions
-        rows, columns, chances = np.empty(size, np.int64), np.empty(size, np.int32), np.empty(size)
-        fill(self.factors, rows, columns, chances)
-        shape = (len(self), len(self))
-        return coo_array((chances, (rows.astype(np.int32), columns)), shape=shape).tocsr()
+        """See `Space.matrix`."""
+        return self.space.matrix()

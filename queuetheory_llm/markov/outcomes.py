@@ -4,6 +4,9 @@ The state at a batch boundary is a *core*, the requests whose lengths the rule h
 behind it whose lengths nobody has looked at yet. Those are independent of all that happened, so they need no place in
 the state; nor do the decode tokens left of a memoryless length. The chain is the one of Dai et al. 2025, section 2,
 lumped; every rule is asked through its own `form`.
+
+A decode length below 0 that is not among the memoryless ones of the law never ends: with requests of such a length in
+the core, the same model has an endless backlog of decodes.
 """
 
 from __future__ import annotations
@@ -122,25 +125,36 @@ class Outcomes:
 
     def of(self, core: State, unseen: int) -> Iterator[Outcome]:
         """Every outcome of the batch formed with ``unseen`` requests behind ``core``; their chances sum to 1."""
+        for chance, known, behind, batch in self.batches(core, unseen):
+            for share, after in self._finishes(known, batch):
+                kept, left = self.canonical(after, behind)
+                yield Outcome(chance * share, batch.tokens, kept, left)
+
+    def batches(self, core: State, unseen: int) -> Iterator[tuple[float, State, int, Batch]]:
+        """Every batch formed with ``unseen`` requests behind ``core``: its chance, and between which requests.
+
+        Those are the requests looked at, the lengths that were drawn for it included, and the number behind them.
+        """
+        if len(self.lengths) == 1:  # there is nothing to draw
+            core, unseen = core.joined([self.lengths[0][0]] * unseen), 0
         pending = [(core, unseen, 1.0)]
         while pending:
             core, unseen, chance = pending.pop()
-            batch = self._formed(core, unseen)
+            batch = self.formed(core, unseen)
             if batch is None:
                 pending.extend((core.joined([left]), unseen - 1, chance * share) for left, share in self.lengths)
             else:
-                for share, after in self._finishes(core, batch):
-                    kept, behind = self.canonical(after, unseen)
-                    yield Outcome(chance * share, batch.tokens, kept, behind)
+                yield chance, core, unseen, batch
 
-    def _formed(self, core: State, unseen: int) -> Batch | None:
+    def formed(self, core: State, unseen: int) -> Batch | None:
         """The batch; None when the length of the next request behind ``core`` has to be drawn first."""
         if unseen and not self.hidden:
             return None
         fresh = self.lengths[0][0]
         known = len(core.left)
         view = core.joined([fresh] * unseen).view(self.engine.b_max, self.engine.k_max)
-        view.prefill_left = _Drawn(view.prefill_left, unseen)
+        if unseen:
+            view.prefill_left = _Drawn(view.prefill_left, unseen)
         try:
             batch = self._checked(view)
         except _Unseen:

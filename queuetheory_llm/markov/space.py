@@ -14,7 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
 from math import lcm
+from typing import Any
 
 import attrs
 import numpy as np
@@ -166,3 +169,32 @@ class Space:
         """(core, unseen) of each state, in their order."""
         for core, room in zip(self.cores, self.room.tolist(), strict=True):
             yield from ((core, unseen) for unseen in range(room + 1))
+
+    @cached_property
+    def transitions(self) -> int:
+        """Number of transitions, counted move by move and arrival by arrival."""
+        moves = self.moves
+        arrivals = np.array([each.arrivals.size for each in self.durations])
+        return int(((moves.high - moves.low + 1).astype(np.int64) * arrivals[moves.duration]).sum())
+
+    def matrix(self) -> Any:
+        """P as a `scipy.sparse.csr_array`, for chains that are small enough to be written out."""
+        from scipy.sparse import coo_array
+
+        moves, size, begin = self.moves, self.transitions, 0
+        rows, columns, chances = np.empty(size, np.int32), np.empty(size, np.int32), np.empty(size)
+        parts = np.searchsorted(moves.duration, np.arange(len(self.durations) + 1))
+        for lasting, (start, stop) in zip(self.durations, pairwise(parts.tolist()), strict=True):
+            width = (moves.high - moves.low + 1)[start:stop]
+            move = start + np.repeat(np.arange(stop - start), width)
+            unseen = moves.low[move] + np.arange(move.size) - np.repeat(np.cumsum(width) - width, width)
+            come = self.first[moves.source[move]] + unseen
+            go, last = (
+                self.first[moves.target[move]] - moves.taken[move] + unseen,
+                self.first[moves.target[move] + 1] - 1,
+            )
+            for count, share in enumerate(lasting.arrivals.tolist()):
+                part = slice(begin, begin := begin + move.size)
+                rows[part], columns[part] = come, np.minimum(go + count, last)
+                chances[part] = moves.chance[move] * share
+        return coo_array((chances, (rows, columns)), shape=(len(self), len(self))).tocsr()

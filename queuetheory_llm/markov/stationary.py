@@ -12,23 +12,21 @@ from numpy.typing import NDArray
 
 from queuetheory_llm.errors import AssumptionViolated, NotConverged
 from queuetheory_llm.markov.aggregation import Coarse, blocks_of, coarse
-from queuetheory_llm.markov.classes import Recurrence, recurrence
-from queuetheory_llm.markov.direct import factorised
+from queuetheory_llm.markov.classes import recurrence
+from queuetheory_llm.markov.components import Recurrence
+from queuetheory_llm.markov.direct import DENSE, direct_law, require_mixing
 from queuetheory_llm.markov.krylov import cycle
 from queuetheory_llm.markov.operator import Operator, entry
 from queuetheory_llm.markov.space import Floats
 
 Report = Callable[[int, float], None]
 
-DENSE = 800  # states up to which elimination without subtractions is used
 DIRECT = (
     1_200_000  # transitions up to which I - P is factorised: a second where few lead out of a state, else up to six
 )
 _BASIS = 25 * 10**6  # entries of all vectors of a basis
 _STEPS = range(6, 31)  # of one cycle
 _CYCLES = 60
-_ROUNDING = float(np.finfo(np.float64).eps)
-_LOST = 1e-6  # the largest error by rounding that a law may have
 _SETTLE = 5  # batches before the first aggregation
 
 
@@ -174,26 +172,10 @@ def eliminate(matrix: Floats, law: Floats) -> None:
     law /= whole
 
 
-def _require_mixing(passage: float) -> None:
-    """A chain that hardly ever leaves some states has no law in floating point, whatever the residual.
-
-    ``passage``: steps to a likely state, expected by the law. From states that have hardly any weight there may be
-    more, as long as they are not so many that their number, and with it the weight, is rounding.
-    """
-    if not _ROUNDING * passage <= _LOST:
-        raise NotConverged(
-            f"the chain takes about {passage:.2g} batches to come back to the likely states: its parts hardly ever "
-            f"exchange, and rounding decides between them; only elimination without subtractions (up to {DENSE} states "
-            "or so) would tell"
-        )
-
-
 def _small_law(matrix: Any, method: Method) -> Floats:
     """The law of an irreducible chain written out."""
     if method is Method.DIRECT:
-        chain = factorised(matrix)
-        _require_mixing(max(chain.passage, _LOST * chain.longest))
-        return chain.law
+        return direct_law(matrix)
     law = np.zeros(matrix.shape[0])
     eliminate(np.ascontiguousarray(matrix.toarray()), law)
     return law
@@ -228,7 +210,7 @@ def _iterated(
         if residual <= tolerance / 2:
             break
         level = coarse(blocks, law, law)
-        _require_mixing(level.passage)
+        require_mixing(level.passage)
         step, products = _corrected(operator, level, rest, basis, tolerance)
         law = _cleaned(law + step, states)
         iterations += products

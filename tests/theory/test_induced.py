@@ -3,15 +3,14 @@
 from fractions import Fraction
 
 import attrs
-import numpy as np
 import pytest
 
 from queuetheory_llm.errors import AssumptionViolated, InfeasibleRequest, InvalidInput, NotConverged
 from queuetheory_llm.model.arrivals import DeterministicArrivals, PoissonArrivals, SlottedArrivals
 from queuetheory_llm.model.batch_time import Hinge, Staircase, Table
-from queuetheory_llm.model.chances import memoryless_decode
+from queuetheory_llm.model.chances import memoryless_decode, request_law
 from queuetheory_llm.model.engine import Engine
-from queuetheory_llm.model.lengths import Empirical, Geometric, IndependentLengths, ObservedLengths, Poisson, Uniform
+from queuetheory_llm.model.lengths import Empirical, Geometric, IndependentLengths, Poisson, Uniform
 from queuetheory_llm.model.workload import RequestClass, Workload
 from queuetheory_llm.schedulers.policy import Batch
 from queuetheory_llm.schedulers.registry import parse_scheduler
@@ -23,7 +22,7 @@ from queuetheory_llm.stability.induced import (
     induced_threshold,
 )
 from queuetheory_llm.stability.prefill_first import PrefillFirst
-from queuetheory_llm.stability.saturated import Plenty, SaturatedEngine, length_law
+from queuetheory_llm.stability.saturated import TAIL, Plenty, SaturatedEngine
 from queuetheory_llm.stability.thresholds import threshold
 from queuetheory_llm.verdict import Basis, Verdict
 
@@ -191,21 +190,6 @@ class TestSigns:
 
 
 class TestLaws:
-    def test_the_law_of_a_workload_is_a_mixture(self):
-        parts = [IndependentLengths(Uniform(low=1, high=2), 3), IndependentLengths(2, Geometric(mean=2))]
-        both = Workload(classes=[RequestClass(lengths=p, name=str(i), weight=1 + i) for i, p in enumerate(parts)])
-        law = dict(length_law(both, decodes=True))
-        assert sum(law.values()) == pytest.approx(1)
-        assert law[(1, 3)] == pytest.approx(1 / 6)
-        assert law[(2, 3)] == pytest.approx(1 / 6 + 2 / 3 / 8)
-        assert dict(length_law(both, decodes=False)) == pytest.approx({(1, 1): 1 / 6, (2, 1): 5 / 6})
-        means = np.array([[p * chance, d * chance] for (p, d), chance in law.items()]).sum(axis=0)
-        assert means == pytest.approx([float(both.mean_prefill), float(both.mean_decode)])
-
-    def test_rows_of_a_trace_keep_their_correlation(self):
-        rows = ObservedLengths([5, 6, 5, 5], [1, 1, 1, 2])
-        assert dict(length_law(rows, decodes=True)) == {(5, 1): 0.5, (5, 2): 0.25, (6, 1): 0.25}
-
     def test_memoryless_means_geometric_of_one_mean(self):
         geometric = IndependentLengths(2, Geometric(mean=3))
         assert memoryless_decode(geometric) == 3
@@ -294,4 +278,4 @@ class TestRefusals:
         with pytest.raises(NotConverged, match="by simulation"):
             induced_threshold(attrs.evolve(SMALL, batch_time=Hinge(c=1, a=1, b0=2)), "sarathi", wide)
         with pytest.raises(NotConverged, match="more than 400 values"):
-            length_law(Workload.of(prefill=Poisson(mean=1000), decode=4), decodes=True)
+            request_law(Workload.of(prefill=Poisson(mean=1000), decode=4), memoryless=True, tail=TAIL)

@@ -7,6 +7,7 @@ from operators import chain, random_matrix, slotted, systems, written
 from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.markov import classes
 from queuetheory_llm.markov.classes import recurrence
+from queuetheory_llm.markov.components import recurrence_of
 
 
 def block_matrix(*blocks):
@@ -61,7 +62,7 @@ def test_closed_classes_are_told_from_transient_states():
 def test_a_search_from_the_empty_engine_finds_what_the_written_graph_has():
     searched = 0
     for operator, _ in systems(seed=5, number=40):
-        found, graph = recurrence(operator), classes._by_components(operator)
+        found, graph = recurrence(operator), recurrence_of(operator.matrix())
         searched += classes._empties(operator)
         assert found.periods == graph.periods
         assert found.transient == graph.transient
