@@ -261,8 +261,8 @@ class SaturatedEngine:
         space = Space(
             cores=cores,
             first=np.arange(len(cores) + 1, dtype=np.int64) * (room + 1),
-            known=np.array([sum(left != _ENDLESS for left in core.left) for core in cores]),
-            tokens=np.array([sum(prefill + max(decode, 0) for prefill, decode in core.left) for core in cores], float),
+            known=np.array([len(core.left) for core in cores]),
+            tokens=np.array([sum(map(sum, core.left)) for core in cores], dtype=np.float64),
             mean=float(self._outcomes.law.mean_prefill),
             level=0.0,
             moves=Moves(
