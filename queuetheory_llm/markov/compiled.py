@@ -52,6 +52,7 @@ CORES, DONE, WORDS, MOVES, STATES, LOOKED = range(6)
 # Why `advance` returned; the first two also say how a batch was formed.
 OPEN, SETTLED, FINISHED, PAUSED, BEYOND, TOO_MANY, CORES_FULL, MOVES_FULL, DESK_FULL = range(9)
 
+_NO_LEVEL = 2.0**40  # tokens
 PAUSE = 1 << 20  # outcomes of batches between two reports of progress
 FIRST_CORES, FIRST_MOVES, FIRST_RUNS = 1 << 12, 1 << 14, 1 << 6  # that there is room for at first
 
@@ -60,7 +61,8 @@ class Rule(NamedTuple):
     """A policy on an engine; ``first`` is the kind its first pass serves, ``fresh`` the kind of unseen requests.
 
     ``seated``: a run is of kind 1 with a seat, 0 without; else of kind 1 in its prompt, 0 past it.
-    ``hidden`` and ``alike`` are those of `Outcomes`, the latter only where there are no seats.
+    ``hidden`` and ``alike`` are those of `Outcomes`, the latter only where there are no seats. ``endless``: behind
+    every core stand as many unseen requests as there can be.
     """
 
     seated: bool
@@ -73,6 +75,7 @@ class Rule(NamedTuple):
     threshold: int
     hidden: bool
     alike: bool
+    endless: bool
 
 
 class Lengths(NamedTuple):
@@ -471,7 +474,8 @@ def move_line(search: Search, core: int, most: int) -> int:
         for column in range(RUN):
             desk.run[i, column] = found.words[begin + RUN * i + column]
     fewer = -1
-    for unseen in range(0 if base > 0 else 1, room + 1):
+    least = room if rule.endless else 0 if base > 0 else 1
+    for unseen in range(least, room + 1):
         start = at[MOVES]
         code = move_batch(search, unseen, base, most)
         if code > SETTLED:
@@ -553,28 +557,67 @@ def explore_policy(
     NotConverged
         If the states or the moves are too many, or the outcomes of one batch.
     """
-    search = Search(
-        rule=_rule(outcomes),
-        lengths=_lengths(outcomes, sizes_of(outcomes, arrivals), level),
+    search = _search(outcomes, sizes_of(outcomes, arrivals), level, endless=False)
+    found, columns = _finished(search, level, limits, progress)
+    del search  # and with it what was kept for the search
+    cores, counts = _cores(found), [found.room, found.known, found.tokens]
+    del found
+    return space_of(outcomes, arrivals, level, cores, counts, columns)
+
+
+def explore_endless(outcomes: Outcomes, unseen: int, limits: Limits) -> tuple[Cores, Ints, Floats, list[Any]]:
+    """The cores of a `Policy` reached from the empty one with ``unseen`` requests behind each, whatever it took.
+
+    Returns
+    -------
+    cores : Cores
+    known, tokens : arrays of shape (cores,)
+        See `Space`.
+    columns : list of arrays of shape (rows,)
+        Those of `explore.search`.
+
+    Raises
+    ------
+    NotConverged
+        If the states or the moves are too many, or the outcomes of one batch.
+    """
+    search = _search(outcomes, Sizes(law=outcomes.law, most=unseen), _NO_LEVEL, endless=True)
+    lines = Limits(limits.states * (unseen + 1), limits.moves)  # whole lines are counted
+    found, columns = _finished(search, _NO_LEVEL, lines, None)
+    return _cores(found), found.known.astype(np.int64), found.tokens, columns
+
+
+def _search(outcomes: Outcomes, sizes: Sizes, level: float, *, endless: bool) -> Search:
+    return Search(
+        rule=_rule(outcomes, endless),
+        lengths=_lengths(outcomes, sizes, level),
         found=_found(FIRST_CORES),
         rows=_rows(FIRST_MOVES),
         desk=_desk(FIRST_RUNS),
         at=np.zeros(6, np.int64),
     )
+
+
+def _finished(search: Search, level: float, limits: Limits, progress: Progress | None) -> tuple[Found, list[Any]]:
+    """What is found when all cores are done, without the room that is left, and the columns of the moves."""
     at, most = search.at, (limits.states, limits.moves)
     while (code := advance(search, most, PAUSE)) != FINISHED:
         limits.check(int(at[STATES]), int(at[MOVES]), level)
         if code == PAUSED and progress is not None:
             progress(int(at[STATES]))
         search = _roomier(search, code, level, limits)
-    found = search.found
     columns: list[Any] = list(search.rows)
-    del search  # and with it what was kept for the search
     _resize(columns, at[MOVES])
-    cores = Cores(found.words[: at[WORDS]].copy(), found.begin[: at[CORES] + 1].copy())
-    counts = [column[: at[CORES]].copy() for column in (found.room, found.known, found.tokens)]
-    del found
-    return space_of(outcomes, arrivals, level, cores, counts, columns)
+    found = search.found
+    return found._replace(
+        words=found.words[: at[WORDS]].copy(),
+        begin=found.begin[: at[CORES] + 1].copy(),
+        **{name: getattr(found, name)[: at[CORES]].copy() for name in ("room", "known", "tokens")},
+    ), columns
+
+
+def _cores(found: Found) -> Cores:
+    return Cores(found.words, found.begin)
 
 
 def _roomier(search: Search, code: int, level: float, limits: Limits) -> Search:
@@ -595,7 +638,7 @@ def _roomier(search: Search, code: int, level: float, limits: Limits) -> Search:
     return search
 
 
-def _rule(outcomes: Outcomes) -> Rule:
+def _rule(outcomes: Outcomes, endless: bool) -> Rule:
     policy, engine = outcomes.scheduler, outcomes.engine
     if not isinstance(policy, Policy):
         raise TypeError(f"{policy.name} is no Policy")
@@ -612,6 +655,7 @@ def _rule(outcomes: Outcomes) -> Rule:
         threshold=2**62 if policy.threshold is None else policy.threshold,
         hidden=outcomes.hidden,
         alike=outcomes.phased and outcomes.alike,
+        endless=endless,
     )
 
 

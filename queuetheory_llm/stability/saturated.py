@@ -26,7 +26,7 @@ from queuetheory_llm.errors import AssumptionViolated, NotConverged
 from queuetheory_llm.exact.numbers import Real
 from queuetheory_llm.markov.components import recurrence_of
 from queuetheory_llm.markov.direct import direct_law
-from queuetheory_llm.markov.explore import Step, gathered, ranges, search
+from queuetheory_llm.markov.explore import Limits, Step, gathered, ranges, search
 from queuetheory_llm.markov.outcomes import Outcomes
 from queuetheory_llm.markov.space import Duration, Floats, Ints, Moves, Space
 from queuetheory_llm.model.arrivals import Arrivals
@@ -38,11 +38,12 @@ from queuetheory_llm.schedulers.state import State
 
 #: Probability that a law of unbounded lengths is cut off at, for each request.
 TAIL = 1e-13
-_MOST_STATES = 60_000
-_MOST_MOVES = 300_000  # some seconds; beyond it a simulation answers sooner
+_PLAIN = Limits(60_000, 300_000)  # some seconds
+_COLD = Limits(60_000, 20_000)  # a second; machine code does more, but may have to be made first
+_COMPILED = Limits(1_000_000, 5_000_000)  # some seconds; beyond it a simulation answers sooner
 _FIRST_WAITING = 16  # prompts waiting in the first cut of the chain beside endless decodes
 _AGREE = 1e-11  # relative change of a rate when the cut is doubled
-_WRITTEN_OUT = 300_000  # transitions up to which a chain is written out and factorised
+_DIRECT = 4_000  # states up to which a chain is written out and factorised
 _RESIDUAL = 1e-12  # sum over the states of abs(law - law P)
 _ENDLESS = (0, -1)  # a decode that never ends
 
@@ -127,11 +128,11 @@ def _law(space: Space) -> Floats:
     NotConverged
         If its residual is above 1e-12.
     """
-    if space.transitions > _WRITTEN_OUT:
+    if len(space) > _DIRECT:
         from queuetheory_llm.markov.operator import Operator
-        from queuetheory_llm.markov.stationary import stationary
+        from queuetheory_llm.markov.stationary import Method, stationary
 
-        return stationary(Operator(space), tolerance=_RESIDUAL).law
+        return stationary(Operator(space), method=Method.ITERATIVE, tolerance=_RESIDUAL).law
     matrix = space.matrix()
     classes = recurrence_of(matrix).classes
     if len(classes) > 1:
@@ -225,7 +226,7 @@ class SaturatedEngine:
                     "place to place; measure its threshold by simulation"
                 )
 
-    def _explored(self, starts: Iterable[State], room: int) -> _Chain:
+    def _explored(self, starts: Iterable[State], room: int, limits: Limits = _PLAIN) -> _Chain:
         """The chain with up to ``room`` unseen prompts on each line; they are endless where ``room`` is 0."""
 
         def line(core: State) -> Iterator[Step]:
@@ -239,15 +240,33 @@ class SaturatedEngine:
                     yield self._in_reach, self._in_reach, outcome
 
         def found(cores: Sequence[State], rows: Sequence[Any], done: int) -> None:  # noqa: ARG001 - one signature
-            if len(cores) * (room + 1) > _MOST_STATES or len(rows) > _MOST_MOVES:
+            if len(cores) * (room + 1) > limits.states or len(rows) > limits.moves:
                 raise NotConverged(
-                    f"the chain beside endless {self.plenty.value} has more than {_MOST_STATES} states or "
-                    f"{_MOST_MOVES} moves"
+                    f"the chain beside endless {self.plenty.value} has more than {limits.states} states or "
+                    f"{limits.moves} moves; measure by simulation"
                 )
 
-        return self._chain(*search(starts, line, found), room)
+        cores, columns = search(starts, line, found)
+        known = np.array([len(core.left) for core in cores])
+        tokens = np.array([sum(map(sum, core.left)) for core in cores], dtype=np.float64)
+        return self._chain(cores, known, tokens, columns, room)
 
-    def _chain(self, cores: Sequence[State], columns: Sequence[Any], room: int) -> _Chain:
+    def _explored_compiled(self) -> _Chain:
+        """The chain of the decodes in progress from none on; prompts are endless."""
+        from queuetheory_llm.markov.compiled import explore_endless
+
+        try:
+            found = explore_endless(self._outcomes, self._in_reach, _COMPILED)
+        except NotConverged:
+            raise NotConverged(
+                f"the chain beside endless prompts has more than {_COMPILED.states} states or {_COMPILED.moves} moves; "
+                "measure by simulation"
+            ) from None
+        return self._chain(*found, 0)
+
+    def _chain(
+        self, cores: Sequence[State], known: Ints, expected: Floats, columns: Sequence[Any], room: int
+    ) -> _Chain:
         source, target, low, high, begun, tokens, chance = columns
         counts, which = np.unique(tokens, return_inverse=True)
         seconds = [self.engine.batch_time.seconds(count) for count in counts.tolist()]
@@ -261,8 +280,8 @@ class SaturatedEngine:
         space = Space(
             cores=cores,
             first=np.arange(len(cores) + 1, dtype=np.int64) * (room + 1),
-            known=np.array([len(core.left) for core in cores]),
-            tokens=np.array([sum(map(sum, core.left)) for core in cores], dtype=np.float64),
+            known=known,
+            tokens=expected,
             mean=float(self._outcomes.law.mean_prefill),
             level=0.0,
             moves=Moves(
@@ -295,9 +314,18 @@ class SaturatedEngine:
         if self.plenty is not Plenty.PROMPTS:
             starts = [self._start]
         canonical = [self._outcomes.canonical(start, 0)[0] for start in starts]
-        chain = self._explored(canonical, 0)
+        chain = self._beside_prompts(canonical)
         found = recurrence_of(chain.space.matrix()).classes
         return tuple(chain.within(states).rates(self.lengths.mean_prefill) for states in found)
+
+    def _beside_prompts(self, starts: Sequence[State]) -> _Chain:
+        """The chain with endless prompts; compiled where it is large, may be, and starts without decodes."""
+        if not isinstance(self.scheduler, Policy) or self.plenty is not Plenty.PROMPTS or starts != [State()]:
+            return self._explored(starts, 0)
+        try:
+            return self._explored(starts, 0, _COLD)
+        except NotConverged:
+            return self._explored_compiled()
 
     # ------------------------------------------------------------------------------------------- endless decodes
 

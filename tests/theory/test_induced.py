@@ -1,11 +1,15 @@
 """Drifts by induced chains: against closed forms, the prefill-first chain, published thresholds, slotted oracles."""
 
 from fractions import Fraction
+from itertools import product
+from math import comb, exp, factorial
 
 import attrs
 import pytest
 
 from queuetheory_llm.errors import AssumptionViolated, InfeasibleRequest, InvalidInput, NotConverged
+from queuetheory_llm.markov.explore import Limits
+from queuetheory_llm.markov.space import Moves
 from queuetheory_llm.model.arrivals import DeterministicArrivals, PoissonArrivals, SlottedArrivals
 from queuetheory_llm.model.batch_time import Hinge, Staircase, Table
 from queuetheory_llm.model.chances import memoryless_decode, request_law
@@ -14,6 +18,8 @@ from queuetheory_llm.model.lengths import Empirical, Geometric, IndependentLengt
 from queuetheory_llm.model.workload import RequestClass, Workload
 from queuetheory_llm.schedulers.policy import Batch
 from queuetheory_llm.schedulers.registry import parse_scheduler
+from queuetheory_llm.schedulers.state import State
+from queuetheory_llm.stability import saturated
 from queuetheory_llm.stability.induced import (
     DriftBounds,
     InducedChains,
@@ -143,6 +149,124 @@ class TestReducible:
         for decode in (Geometric(mean=6), Empirical(values=[5, 6, 7])):
             found = induced_threshold(SMALL, "sarathi", Workload.of(prefill=3, decode=decode))
             assert found.low == found.high
+
+
+def long_run(step, start):
+    """Long-run (prompts, prefill, decode) per second of step(state) -> [(chance, state, seconds, what is served)]."""
+    states, rows = [start], []
+    for state in states:
+        for chance, target, seconds, served in step(state):
+            if target not in states:
+                states.append(target)
+            rows.append((states.index(state), states.index(target), chance, seconds, *served))
+    source, target, chance, *earned = np.array(rows).T
+    balance = -np.eye(len(states))
+    np.add.at(balance, (target.astype(int), source.astype(int)), chance)
+    balance[0] = 1
+    law = np.linalg.solve(balance, np.eye(len(states))[0])
+    seconds, *served = [law[source.astype(int)] @ (chance * each) for each in earned]
+    return [each / seconds for each in served]
+
+
+def takes(law, room, seats, *, chunks, first=0):
+    """What endless prompts give to a batch: (chance, tokens, prompts completed, tokens left of the last one begun).
+
+    ``first``: tokens left of the one begun before.
+    """
+    if not room or not seats:
+        return [(1.0, 0, 0, first)]
+    found = []
+    for length, chance in [(first, 1.0)] if first else law.items():
+        if length <= room:
+            rest = takes(law, room - length, seats - 1, chunks=chunks)
+            found += [(chance * p, length + tokens, 1 + done, left) for p, tokens, done, left in rest]
+        else:
+            found.append((chance, room, 0, length - room) if chunks else (chance, 0, 0, length))
+    return found
+
+
+CUT = {1: 8 / 15, 2: 4 / 15, 3: 2 / 15, 4: 1 / 15}  # geometric, cut at 4
+EVEN = {2: 1 / 3, 3: 1 / 3, 4: 1 / 3}
+PROMPTS = [
+    (CUT, Empirical(values=[1, 2, 3, 4], weights=[8, 4, 2, 1])),
+    (EVEN, Uniform(low=2, high=4)),
+]
+
+
+class TestRandomPrompts:
+    """Against chains written for the rule, and solved by linear algebra."""
+
+    @pytest.mark.parametrize("large", [False, True])
+    @pytest.mark.parametrize(("law", "prompts"), PROMPTS)
+    def test_sarathi_with_endless_prompts(self, law, prompts, large, monkeypatch):
+        """The tokens left of the prompt begun, and the decodes in progress, each of which ends with chance 1/3."""
+        if large:  # as chains of many states are explored and solved
+            monkeypatch.setattr(saturated, "_COLD", Limits(2, 2))
+            monkeypatch.setattr(saturated, "_DIRECT", 1)
+
+        def step(state):
+            begun, decodes = state
+            for chance, tokens, done, left in takes(law, SMALL.b_max - decodes, 3 - decodes, chunks=True, first=begun):
+                seconds = float(SMALL.batch_time.seconds(tokens + decodes))
+                for ended in range(decodes + 1):
+                    ends = comb(decodes, ended) * 2 ** (decodes - ended) / 3**decodes
+                    yield chance * ends, (left, decodes - ended + done), seconds, (done, tokens, decodes)
+
+        (found,) = chain(
+            SMALL, "sarathi", Workload.of(prefill=prompts, decode=Geometric(mean=3)), Plenty.PROMPTS
+        ).classes()
+        assert (found.prompts, found.prefill, found.decode) == pytest.approx(long_run(step, (0, 0)), rel=1e-10)
+
+    @pytest.mark.parametrize(("law", "prompts"), PROMPTS)
+    def test_vanilla_vllm_beside_endless_decodes(self, law, prompts):
+        """The prompt that did not fit, and how many wait behind it, up to 40; it takes whole prompts up to 7 tokens."""
+        rate, most = 0.35, 40
+
+        def batches(head, waiting):
+            if not head and not waiting:
+                return [(1.0, 0, 0, 0)]
+            lengths = {head: 1.0} if head else law
+            return [
+                (chance * p, *rest)
+                for length, p in lengths.items()
+                for chance, *rest in fill(length, waiting - (not head))
+            ]
+
+        def fill(head, waiting, room=7, seats=3, tokens=0, done=0):
+            """From a prompt looked at on: (chance, tokens, prompts taken, the prompt left over, those behind it)."""
+            if head > room or not seats:
+                return [(1.0, tokens, done, head, waiting)]
+            served = (room - head, seats - 1, tokens + head, done + 1)
+            if not waiting or not served[0] or not served[1]:
+                return [(1.0, *served[2:], 0, waiting)]
+            return [
+                (p * chance, *rest) for length, p in law.items() for chance, *rest in fill(length, waiting - 1, *served)
+            ]
+
+        def step(state):
+            for chance, tokens, done, head, *behind in batches(*state):
+                decodes = 0 if tokens else 3
+                seconds = float(SMALL.batch_time.seconds(tokens + decodes))
+                left = behind[0] if behind else 0
+                come = [exp(-rate * seconds) * (rate * seconds) ** j / factorial(j) for j in range(25)]
+                for j, p in enumerate(come):
+                    yield chance * p, (head, min(left + j, most)), seconds, (done, tokens, decodes)
+
+        workload = Workload.of(prefill=prompts, decode=5)
+        found = chain(SMALL, "vllm-vanilla", workload, Plenty.DECODES).beside_decodes(rate)
+        assert (found.prompts, found.prefill, found.decode) == pytest.approx(long_run(step, (0, 0)), rel=1e-9)
+        assert found.prompts == pytest.approx(rate, rel=1e-9)
+
+    @pytest.mark.parametrize("rule", ["sarathi", "vllm-chunked", "orca", "sglang", "fastertransformer", "static"])
+    def test_both_explorers_find_one_chain(self, rule):
+        for prompts, decode, k_max in product((3, Uniform(low=1, high=4)), (Geometric(mean=3), 2), (2, 4)):
+            workload = Workload.of(prefill=prompts, decode=decode)
+            system = chain(attrs.evolve(SMALL, k_max=k_max), rule, workload, Plenty.PROMPTS)
+            plain, compiled = system._explored([State()], 0), system._explored_compiled()
+            assert list(plain.space.cores) == list(compiled.space.cores)
+            assert plain.begun.tolist() == compiled.begun.tolist()
+            for field in attrs.fields_dict(Moves):
+                np.testing.assert_array_equal(getattr(plain.space.moves, field), getattr(compiled.space.moves, field))
 
 
 class TestSigns:
