@@ -203,7 +203,7 @@ class TestDrifts:
     def test_thresholds_of_exact_chains_lie_inside(self, engine, rule, workload):
         edge = float(induced_threshold(engine, rule, workload).low)
         found = simulated_threshold(engine, rule, workload, width=0.03)
-        assert found.low < edge < found.high
+        assert found.low < edge <= found.high  # a rule that fills reaches the bound of theory that the search keeps to
 
     def test_codellama(self):
         found = simulated_drifts(A100, "vllm-vanilla", CHAT, 13)
