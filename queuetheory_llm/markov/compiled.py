@@ -565,7 +565,9 @@ def explore_policy(
     return space_of(outcomes, arrivals, level, cores, counts, columns)
 
 
-def explore_endless(outcomes: Outcomes, unseen: int, limits: Limits) -> tuple[Cores, Ints, Floats, list[Any]]:
+def explore_endless(
+    outcomes: Outcomes, unseen: int, limits: Limits, progress: Progress | None = None
+) -> tuple[Cores, Ints, Floats, list[Any]]:
     """The cores of a `Policy` reached from the empty one with ``unseen`` requests behind each, whatever it took.
 
     Returns
@@ -583,7 +585,7 @@ def explore_endless(outcomes: Outcomes, unseen: int, limits: Limits) -> tuple[Co
     """
     search = _search(outcomes, Sizes(law=outcomes.law, most=unseen), _NO_LEVEL, endless=True)
     lines = Limits(limits.states * (unseen + 1), limits.moves)  # whole lines are counted
-    found, columns = _finished(search, _NO_LEVEL, lines, None)
+    found, columns = _finished(search, _NO_LEVEL, lines, progress)
     return _cores(found), found.known.astype(np.int64), found.tokens, columns
 
 

@@ -11,7 +11,7 @@ the core, the same model has an endless backlog of decodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import groupby, product
 from typing import Any
@@ -77,6 +77,8 @@ class Outcomes:
     scheduler : Scheduler
     law : RequestLaw
         Of the lengths of a request.
+    count : callable, optional
+        Called for each outcome, and may refuse more: they multiply with every length that a batch has to draw.
 
     Raises
     ------
@@ -87,6 +89,7 @@ class Outcomes:
     engine: Engine
     scheduler: Scheduler
     law: RequestLaw
+    count: Callable[[], None] | None = None
 
     def __attrs_post_init__(self) -> None:
         """A request that can never be served would leave the rule without a batch."""
@@ -132,6 +135,8 @@ class Outcomes:
         """Every outcome of the batch formed with ``unseen`` requests behind ``core``; their chances sum to 1."""
         for chance, known, behind, batch in self.batches(core, unseen):
             for share, after in self._finishes(known, batch):
+                if self.count is not None:
+                    self.count()
                 kept, left = self.canonical(after, behind)
                 yield Outcome(chance * share, batch.tokens, kept, left)
 

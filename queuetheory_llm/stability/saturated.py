@@ -12,10 +12,11 @@ requests looked at and the time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from fractions import Fraction
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 import attrs
@@ -41,6 +42,7 @@ TAIL = 1e-13
 _PLAIN = Limits(60_000, 300_000)  # some seconds
 _COLD = Limits(60_000, 20_000)  # a second; machine code does more, but may have to be made first
 _COMPILED = Limits(1_000_000, 5_000_000)  # some seconds; beyond it a simulation answers sooner
+_PAUSES = 50  # of about a million outcomes each, a few seconds
 _FIRST_WAITING = 16  # prompts waiting in the first cut of the chain beside endless decodes
 _AGREE = 1e-11  # relative change of a rate when the cut is doubled
 _DIRECT = 4_000  # states up to which a chain is written out and factorised
@@ -116,6 +118,17 @@ class _Chain:
             prompts, tokens = (float(weight @ each / (weight @ lasting)) for each in (self.begun, moves.tokens))
         prefill = prompts * mean_prefill
         return Rates(prefill=prefill, decode=tokens - prefill, prompts=prompts)
+
+
+def _at_most(most: int, beyond: NotConverged) -> Callable[[], None]:
+    """What may be called so often, and raises then."""
+    calls = count(1)
+
+    def call() -> None:
+        if next(calls) > most:
+            raise beyond
+
+    return call
 
 
 def _law(space: Space) -> Floats:
@@ -226,25 +239,30 @@ class SaturatedEngine:
                     "place to place; measure its threshold by simulation"
                 )
 
+    def _too_large(self, limits: Limits) -> NotConverged:
+        return NotConverged(
+            f"the chain beside endless {self.plenty.value} has more than {limits.states} states, or its batches more "
+            f"than {limits.moves} outcomes; measure by simulation"
+        )
+
     def _explored(self, starts: Iterable[State], room: int, limits: Limits = _PLAIN) -> _Chain:
         """The chain with up to ``room`` unseen prompts on each line; they are endless where ``room`` is 0."""
+
+        outcomes = attrs.evolve(self._outcomes, count=_at_most(limits.moves, self._too_large(limits)))
 
         def line(core: State) -> Iterator[Step]:
             if room:
                 for unseen in range(room + 1):
                     self._require_blind(core, unseen)
-                yield from ranges(self._outcomes, core, room)
+                yield from ranges(outcomes, core, room)
             else:
                 self._require_blind(core, self._in_reach)
-                for outcome in gathered(self._outcomes.of(core, self._in_reach)):
+                for outcome in gathered(outcomes.of(core, self._in_reach)):
                     yield self._in_reach, self._in_reach, outcome
 
         def found(cores: Sequence[State], rows: Sequence[Any], done: int) -> None:  # noqa: ARG001 - one signature
-            if len(cores) * (room + 1) > limits.states or len(rows) > limits.moves:
-                raise NotConverged(
-                    f"the chain beside endless {self.plenty.value} has more than {limits.states} states or "
-                    f"{limits.moves} moves; measure by simulation"
-                )
+            if len(cores) * (room + 1) > limits.states:
+                raise self._too_large(limits)
 
         cores, columns = search(starts, line, found)
         known = np.array([len(core.left) for core in cores])
@@ -255,13 +273,11 @@ class SaturatedEngine:
         """The chain of the decodes in progress from none on; prompts are endless."""
         from queuetheory_llm.markov.compiled import explore_endless
 
+        pauses = _at_most(_PAUSES, self._too_large(_COMPILED))
         try:
-            found = explore_endless(self._outcomes, self._in_reach, _COMPILED)
+            found = explore_endless(self._outcomes, self._in_reach, _COMPILED, lambda _: pauses())
         except NotConverged:
-            raise NotConverged(
-                f"the chain beside endless prompts has more than {_COMPILED.states} states or {_COMPILED.moves} moves; "
-                "measure by simulation"
-            ) from None
+            raise self._too_large(_COMPILED) from None
         return self._chain(*found, 0)
 
     def _chain(
@@ -269,7 +285,7 @@ class SaturatedEngine:
     ) -> _Chain:
         source, target, low, high, begun, tokens, chance = columns
         counts, which = np.unique(tokens, return_inverse=True)
-        seconds = [self.engine.batch_time.seconds(count) for count in counts.tolist()]
+        seconds = [self.engine.batch_time.seconds(tokens_of) for tokens_of in counts.tolist()]
         lasting = sorted(set(seconds))
         duration = np.array([lasting.index(each) for each in seconds])[which]
         order = np.argsort(duration, kind="stable")
