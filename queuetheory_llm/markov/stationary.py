@@ -116,7 +116,7 @@ def stationary(
         law = np.zeros(len(operator))
         law[states] = _small_law(operator.matrix()[states][:, states], method)
     law = _cleaned(law, states)
-    rest = float(np.abs(law - operator.push(law)).sum())
+    rest = _size(law - operator.push(law))
     if not rest <= tolerance:
         raise NotConverged(
             f"the stationary law of {len(operator)} states is only known to a residual of {rest:.2g}, not "
@@ -216,23 +216,31 @@ def _iterated(
     law[states] = 1 / states.size
     for _ in range(_SETTLE):
         law = operator.push(law)
+    rest = operator.push(law) - law
     basis = np.empty((steps_for(states.size) + 1, len(operator)))
-    iterations = _SETTLE
+    iterations, passage = _SETTLE + 1, 0.0
     for _ in range(_CYCLES):
-        law = _cleaned(operator.push(coarse(blocks, law, law).law()), states)
-        rest = operator.push(law) - law
-        iterations += 2
-        residual = float(np.abs(rest).sum())
-        if progress is not None:
-            progress(iterations, residual)
-        if residual <= tolerance / 2:
-            break
         level = coarse(blocks, law, law)
-        _require_mixing(level.passage)
+        tried = _cleaned(operator.push(level.law()), states)
+        left = operator.push(tried) - tried
+        if _size(left) < _size(rest):
+            law, rest, level = tried, left, coarse(blocks, tried, tried)
+        iterations, passage = iterations + 2, level.passage
+        if progress is not None:
+            progress(iterations, _size(rest))
+        if _size(rest) <= tolerance / 2:
+            break
         step, products = _corrected(operator, level, rest, basis, tolerance)
-        law = _cleaned(law + step, states)
-        iterations += products
+        law = _cleaned(operator.push(law + step), states)
+        rest = operator.push(law) - law
+        iterations += products + 2
+    _require_mixing(passage)
     return law, iterations
+
+
+def _size(rest: Floats) -> float:
+    """Sum of the absolute values."""
+    return float(np.abs(rest).sum())
 
 
 def _corrected(operator: Operator, level: Coarse, rest: Floats, basis: Floats, tolerance: float) -> tuple[Floats, int]:
