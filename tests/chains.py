@@ -1,108 +1,87 @@
-"""Chains for tests: toy systems, random systems, and any stochastic matrix as a chain of lines of one state."""
+"""Random small systems that have a stationary law, for the tests of exact chains."""
 
 from fractions import Fraction
 
-import numpy as np
+from systems import some_law
 
 import queuetheory_llm as qt
-from queuetheory_llm.markov.explore import Limits, explore
-from queuetheory_llm.markov.operator import Operator
-from queuetheory_llm.markov.outcomes import Outcomes
-from queuetheory_llm.markov.space import Duration, Moves, Space
-from queuetheory_llm.model.chances import request_law
-from queuetheory_llm.schedulers.registry import parse_scheduler
-from queuetheory_llm.schedulers.state import State
-
-SLOT = qt.Hinge(c="1 s", a="1 s", b0=1000)
+from queuetheory_llm.errors import AssumptionViolated, InfeasibleRequest, NotConverged
+from queuetheory_llm.markov.admission import judge_stability
+from queuetheory_llm.model.batch_time import Table
+from queuetheory_llm.schedulers.registry import SCHEDULERS, parse_scheduler
+from queuetheory_llm.verdict import Verdict
 
 
-def slotted(prefill, decode, mean, law="bernoulli"):
-    """One class of requests in slots of a second."""
-    return qt.Workload.of(prefill=prefill, decode=decode, arrivals=qt.SlottedArrivals(slot="1 s", law=law, mean=mean))
+def some_lengths(rng):
+    """Prompts and decodes of a few tokens: constant, of few values, memoryless; one or two classes."""
+
+    def few(least):
+        kind = rng.randrange(3)
+        if kind == 0:
+            return rng.randint(least, 4)
+        if kind == 1:
+            low = rng.randint(least, 2)
+            return qt.Uniform(low=low, high=low + rng.randint(1, 2))
+        values = sorted(rng.sample(range(least, 6), 2))
+        return qt.Empirical(values=values, weights=[rng.randint(1, 4) for _ in values])
+
+    def decode(least):
+        if rng.random() < 0.35:
+            return qt.Geometric(mean=rng.choice(["3/2", 2, 3, 5]))
+        return few(least)
+
+    def pair():
+        least = rng.choice([0, 1, 1, 1])
+        return qt.IndependentLengths(few(least), decode(0 if least else 1))
+
+    if rng.random() < 0.25:
+        return [qt.RequestClass(lengths=pair(), weight=rng.randint(1, 3), name=name) for name in "ab"]
+    return [qt.RequestClass(lengths=pair())]
 
 
-def timed(prefill, decode, rate):
-    """One class of requests, Poisson."""
-    return qt.Workload.of(prefill=prefill, decode=decode, arrivals=qt.PoissonArrivals(rate=rate))
+def some_rule(rng):
+    """A rule of the registry, with flags now and then."""
+    name = rng.choice(sorted(SCHEDULERS)) + rng.choice(["", "", "+chunk"])
+    rule = parse_scheduler(name + rng.choice(["", "", "", "+target=3"]))
+    if rule.chunks and rng.random() < 0.2:
+        return parse_scheduler(f"{rule.name}+threshold={rng.randint(1, 3)}")
+    return rule
 
 
-def chain(rule, b_max, workload, level, batch_time=SLOT, k_max=None):
-    """The chain of an engine up to a level."""
-    outcomes = Outcomes(
-        engine=qt.Engine(batch_time=batch_time, b_max=b_max, k_max=k_max),
-        scheduler=parse_scheduler(rule),
-        law=request_law(workload, memoryless=True),
+def some_chain(rng, loads=(0.3, 0.85)):
+    """(engine, rule, workload) with a stationary law; the load is within ``loads`` of a rate known to be stable."""
+    while True:
+        b_max = rng.randint(1, 7)
+        slotted = rng.random() < 0.5
+        law = Table(tokens=[b_max], seconds_at=[Fraction(1)]) if slotted else some_law(rng, b_max)
+        engine = qt.Engine(batch_time=law, b_max=b_max, k_max=rng.choice([None, None, 1, 2, 4]))
+        workload = qt.Workload(classes=tuple(some_lengths(rng)))
+        kind = rng.choice(["bernoulli", "poisson"])
+        rule = some_rule(rng)
+        try:
+            stable = _stable_rate(engine, rule, workload, slotted, kind)
+        except (InfeasibleRequest, NotConverged, AssumptionViolated):
+            continue
+        rate = stable * Fraction(rng.uniform(*loads)).limit_denominator(1000)
+        if slotted and kind == "bernoulli" and rate >= 1:
+            kind = "poisson"
+        arrivals = _arrivals(rate, slotted, kind)
+        workload = workload.with_arrivals(arrivals)
+        if judge_stability(engine, rule, workload).verdict is Verdict.STABLE:
+            return engine, rule, workload
+
+
+def _arrivals(rate, slotted, kind):
+    return qt.SlottedArrivals(slot="1 s", law=kind, mean=rate) if slotted else qt.PoissonArrivals(rate=rate)
+
+
+def _stable_rate(engine, rule, workload, slotted, kind):
+    """A rate that theory calls stable; the induced chains help where no theorem does."""
+    found = qt.threshold(engine, rule, workload)
+    if found.low > 0:
+        return Fraction(found.low)
+    rate = Fraction(found.high) / 2
+    low = qt.induced_threshold(
+        engine, rule, workload.with_arrivals(_arrivals(min(rate, Fraction(1, 2)), slotted, kind))
     )
-    return Operator(explore(outcomes, workload.arrivals, level, Limits(10**6, 10**6)))
-
-
-def written(matrix, known=None):
-    """Any stochastic matrix as a chain: each state a line by itself, each entry a move."""
-    rows, columns = np.nonzero(matrix)
-    size = len(matrix)
-    nothing = np.zeros(rows.size, dtype=np.int32)
-    return Operator(
-        Space(
-            cores=[State(((state + 1, 0),)) for state in range(size)],
-            first=np.arange(size + 1),
-            known=np.zeros(size, dtype=np.int64) if known is None else np.asarray(known, dtype=np.int64),
-            tokens=np.zeros(size),
-            mean=1.0,
-            level=1.0,
-            moves=Moves(
-                source=rows.astype(np.int32),
-                target=columns.astype(np.int32),
-                low=nothing,
-                high=nothing,
-                taken=nothing,
-                chance=np.asarray(matrix[rows, columns], dtype=np.float64),
-                tokens=nothing,
-                duration=nothing,
-            ),
-            durations=(Duration(seconds=Fraction(1), arrivals=np.ones(1)),),
-        )
-    )
-
-
-def random_matrix(rng, size, degree=4, cycle=True):
-    """A sparse stochastic matrix; with a cycle through all states it is irreducible."""
-    matrix = np.zeros((size, size))
-    for row in range(size):
-        matrix[row, rng.integers(0, size, degree)] = rng.exponential(size=degree) ** 3
-        if cycle:
-            matrix[row, (row + 1) % size] += 0.01
-    return matrix / matrix.sum(axis=1, keepdims=True)
-
-
-def law_of(matrix):
-    """The stationary law of a small irreducible matrix of fractions, exactly."""
-    size = len(matrix)
-    rows = [[(matrix[j][i] - (i == j)) for j in range(size)] + [Fraction(0)] for i in range(size - 1)]
-    rows.append([Fraction(1)] * (size + 1))
-    for pivot in range(size):
-        swap = next(row for row in range(pivot, size) if rows[row][pivot])
-        rows[pivot], rows[swap] = rows[swap], rows[pivot]
-        rows[pivot] = [entry / rows[pivot][pivot] for entry in rows[pivot]]
-        for row in range(size):
-            if row != pivot and rows[row][pivot]:
-                rows[row] = [a - rows[row][pivot] * b for a, b in zip(rows[row], rows[pivot], strict=True)]
-    return [row[-1] for row in rows]
-
-
-def systems(seed, number):
-    """Random small systems, most of them stable: (operator at a level, the same at twice the level)."""
-    rng = np.random.default_rng(seed)
-    for _ in range(number):
-        rule = str(rng.choice(["sarathi", "orca", "vllm-vanilla", "fastertransformer", "vllm-chunked"]))
-        b_max = int(rng.integers(2, 5))
-        prefill = int(rng.integers(0, b_max + 1))
-        mean = int(rng.integers(2, 5))
-        decode = qt.Geometric(mean=mean) if rng.random() < 0.5 else int(rng.integers(1, 3))
-        rate = Fraction(int(rng.integers(1, 10)), 10) * b_max / (prefill + mean) / 2
-        if rng.random() < 0.5:
-            workload = timed(prefill, decode, rate)
-            law = qt.Staircase(c="0.2 s", a="0.5 s", b0=2)
-        else:
-            workload, law = slotted(prefill, decode, min(rate, Fraction(9, 10)), "bernoulli"), SLOT
-        level = int(rng.integers(3, 6)) * (prefill + mean)
-        yield chain(rule, b_max, workload, level, law), chain(rule, b_max, workload, 2 * level, law)
+    return Fraction(low.low)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from numbers import Integral, Rational
@@ -102,6 +103,25 @@ def to_seconds(value: Number) -> Fraction:
     return to_fraction(match["number"]) * UNITS[unit]
 
 
+SIZES: dict[str, int] = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
+_SIZE = re.compile(r"\s*(?P<number>[^\sa-zA-Z]+)\s*(?P<unit>[kKmMgG][bB])\s*\Z")
+
+
+def to_bytes(value: Number) -> int:
+    """Read an amount of memory: a string carries a unit (KB, MB, GB), a bare number counts bytes; at least 1 MB.
+
+    >>> to_bytes("1.5 GB")
+    1500000000
+    """
+    match = _SIZE.match(value) if isinstance(value, str) else None
+    if isinstance(value, str) and match is None:
+        raise InvalidInput(f'{value!r} is no amount of memory; write a number and KB, MB or GB, such as "2 GB"')
+    number = to_fraction(value) if match is None else to_fraction(match["number"]) * SIZES[match["unit"].upper()]
+    if not SIZES["MB"] <= number <= SIZES["GB"] * 10**6:
+        raise InvalidInput(f"{value} is outside 1 MB .. 1000000 GB of memory")
+    return int(number)
+
+
 #: Largest number of tokens, requests or seats a model speaks of; sums of millions of them fit 64 bits.
 MOST = 2**31 - 1
 
@@ -116,6 +136,16 @@ def to_count(value: Number) -> int:
     if abs(fraction) > MOST:
         raise InvalidInput(f"{value} is beyond {MOST}; check its unit")
     return fraction.numerator
+
+
+def to_counts(values: Iterable[Number]) -> tuple[int, ...]:
+    """Read whole numbers; see `to_count`."""
+    return tuple(to_count(value) for value in values)
+
+
+def to_fractions(values: Iterable[Number]) -> tuple[Fraction, ...]:
+    """Read numbers exactly; see `to_fraction`."""
+    return tuple(to_fraction(value) for value in values)
 
 
 def whole_fault(where: str, value: object, least: int, what: str) -> str | None:
@@ -142,6 +172,11 @@ def require_whole(where: str, value: Any, least: int, what: str) -> int:
 def exact_text(value: Real) -> str | None:
     """The value as ``"p/q"`` (or ``"p"``), None for a float: a float has no exact text."""
     return str(value) if isinstance(value, Rational) else None
+
+
+def plain(value: Fraction) -> int | str:
+    """A fraction as a model file holds it: an integer, or the text ``"p/q"``."""
+    return value.numerator if value.denominator == 1 else str(value)
 
 
 def common_denominator(values: list[Fraction]) -> int:

@@ -119,6 +119,39 @@ def spread(factors: Factors, value: Floats, out: Floats) -> None:
 
 
 @entry
+def count(factors: Factors, known: Ints, weight: Floats, out: Floats) -> None:
+    """``out[i, n]`` = the weight that goes through duration i from states with n requests; shape (durations, most)."""
+    f = factors
+    for lasting in range(f.moves.size - 1):
+        for move in range(f.moves[lasting], f.moves[lasting + 1]):
+            core = f.source[move]
+            for unseen in range(f.low[move], f.high[move] + 1):
+                out[lasting, known[core] + unseen] += f.chance[move] * weight[f.first[core] + unseen]
+
+
+@entry
+def overflow(factors: Factors, weight: Floats) -> tuple[float, float]:
+    """How likely a step refuses a request, and how many it refuses on average, under ``weight``."""
+    f = factors
+    any_refused, refused = 0.0, 0.0
+    for lasting in range(f.moves.size - 1):
+        law = f.law[f.laws[lasting] : f.laws[lasting + 1]]
+        beyond = np.zeros(law.size + 1)  # P(more than j arrive)
+        excess = np.zeros(law.size + 1)  # E[(arrivals - j)+]
+        for count in range(law.size - 2, -1, -1):
+            beyond[count] = beyond[count + 1] + law[count + 1]
+            excess[count] = excess[count + 1] + beyond[count]
+        for move in range(f.moves[lasting], f.moves[lasting + 1]):
+            come = f.first[f.source[move]]
+            room = f.first[f.target[move] + 1] - 1 - f.first[f.target[move]] + f.taken[move]
+            for unseen in range(max(f.low[move], room - law.size + 2), f.high[move] + 1):
+                share = f.chance[move] * weight[come + unseen]
+                any_refused += share * beyond[room - unseen]
+                refused += share * excess[room - unseen]
+    return any_refused, refused
+
+
+@entry
 def fill(factors: Factors, rows: Ints, columns: Small, chances: Floats) -> int:
     """Write the transitions one by one, by source state unsorted, duplicates apart; returns their number."""
     f = factors
@@ -203,6 +236,18 @@ class Operator:
         out = np.empty(len(self.space.moves))
         served(self.factors, weight, out)
         return out
+
+    def started(self, weight: Floats) -> Floats:
+        """The weight that each duration gets from states with n requests; shape (durations, most requests + 1)."""
+        space = self.space
+        out = np.zeros((len(space.durations), int((space.known + space.room).max()) + 1))
+        count(self.factors, space.known, weight, out)
+        return out
+
+    def refused(self, weight: Floats) -> tuple[float, float]:
+        """Chance that a request is refused until the next boundary, and the number of those on average."""
+        chance, mean = overflow(self.factors, np.ascontiguousarray(weight, dtype=np.float64))
+        return float(chance), float(mean)
 
     def expected(self, value: Floats) -> Floats:
         """The mean of a ``value`` of the moves in each state; shape (states,)."""

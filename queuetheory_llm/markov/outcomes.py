@@ -15,9 +15,10 @@ from typing import Any
 
 import attrs
 
-from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.errors import InfeasibleRequest, InvalidInput
 from queuetheory_llm.model.chances import RequestLaw, binomial_law
 from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.schedulers.array_rule import ArrayRule
 from queuetheory_llm.schedulers.limits import BrokenLimit, checked_tokens, refusal, require_batch
 from queuetheory_llm.schedulers.policy import Batch, Pass, Policy, Scheduler, View
 from queuetheory_llm.schedulers.state import Left, State
@@ -73,11 +74,26 @@ class Outcomes:
     scheduler : Scheduler
     law : RequestLaw
         Of the lengths of a request.
+
+    Raises
+    ------
+    InfeasibleRequest
+        If the rule takes prompts whole and one is beyond its budget.
     """
 
     engine: Engine
     scheduler: Scheduler
     law: RequestLaw
+
+    def __attrs_post_init__(self) -> None:
+        """A request that can never be served would leave the rule without a batch."""
+        rule = self.scheduler
+        limit = rule.longest_prompt(self.engine.b_max) if isinstance(rule, Policy) else None
+        if limit is not None and self.law.prefill.max() > limit:
+            raise InfeasibleRequest(
+                f"workload: a prompt of {self.law.prefill.max()} tokens can never run under {rule.name}, which takes "
+                f"prompts whole within {limit} tokens; raise b_max or use a rule that splits prompts (+chunk)"
+            )
 
     @cached_property
     def lengths(self) -> tuple[tuple[Left, float], ...]:
@@ -97,8 +113,12 @@ class Outcomes:
 
     @cached_property
     def hidden(self) -> bool:
-        """Whether requests can stay unseen: a phase is seen at once, so it must be the same for all or not asked."""
-        return self.seated or len({prefill > 0 for (prefill, _), _ in self.lengths}) == 1
+        """Whether requests can stay unseen: a phase is seen at once, so it must be the same for all or not asked.
+
+        A rule on arrays is shown all that is left of every prompt.
+        """
+        phases = {prefill > 0 for (prefill, _), _ in self.lengths}
+        return self.seated or len(self.lengths) == 1 or (len(phases) == 1 and not isinstance(self.scheduler, ArrayRule))
 
     @cached_property
     def alike(self) -> bool:

@@ -25,13 +25,14 @@ from queuetheory_llm.exact.numbers import Number, Real, to_fraction
 from queuetheory_llm.exact.quarter_plane import Sign, verdict_of_drifts
 from queuetheory_llm.exact.rounding import lower_limit, upper_limit
 from queuetheory_llm.model.arrivals import Arrivals
+from queuetheory_llm.model.chances import memoryless_decode
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.result import Result
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
 from queuetheory_llm.schedulers.registry import scheduler_for
 from queuetheory_llm.schedulers.state import State
-from queuetheory_llm.stability.saturated import Plenty, Rates, SaturatedEngine, memoryless_decode
+from queuetheory_llm.stability.saturated import Plenty, Rates, SaturatedEngine
 from queuetheory_llm.stability.thresholds import NUMERICAL_ERROR, Threshold, require_feasible, threshold
 from queuetheory_llm.stability.workload_region import workload_bound
 from queuetheory_llm.verdict import Basis, Judgement, Verdict
@@ -338,13 +339,16 @@ class InducedChains:
     def _decode_root(self, most: float) -> float:
         """A rate below ``most`` from which on endless decodes are no longer served fast enough; else ``most``.
 
-        It lies below the first of seven shares of ``most`` without spare; that it is the first such rate is not proved.
+        It lies below the first of seven shares of ``most``, or of the largest rate the arrivals can have, without
+        spare; that it is the first such rate is not proved.
         """
         from scipy.optimize import brentq
 
         if self.workload.mean_decode == 0:
             return most
-        bracket: Sequence[float] = [most * share for share in (0.25, 0.5, 0.75, 0.9, 0.97, 0.99, 0.999)]
+        limit = None if self._arrivals is None else self._arrivals.largest_rate
+        highest = most if limit is None else min(most, float(limit))
+        bracket: Sequence[float] = [highest * share for share in (0.25, 0.5, 0.75, 0.9, 0.97, 0.99, 0.999)]
         low = 0.0
         for high in bracket:
             if self.decode_spare(high) <= 0:

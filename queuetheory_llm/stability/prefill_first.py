@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuetheory_llm.errors import NotConverged
+from queuetheory_llm.model.chances import poisson_law
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.stability.rounds import saturated_prefill_rate
 
@@ -144,17 +145,6 @@ class PrefillFirst:
         moves = csr_array((chance[inside], (row[inside], column[inside] - 1)), shape=(states - 1, states - 1))
         solved = spsolve(eye_array(states - 1, format="csc") - moves.tocsc(), cost)
         return np.concatenate([[0.0], solved])
-
-
-def poisson_law(mean: float) -> NDArray[np.float64]:
-    """P(j arrivals), j = 0, 1, ..., cut where the tail is below 1e-17, and summing to 1."""
-    from scipy.special import gammaln, xlogy
-
-    counts = np.arange(int(mean + 12 * mean**0.5) + 41)
-    law = np.exp(xlogy(counts, mean) - mean - gammaln(counts + 1))
-    law = law[: np.flatnonzero(law > 1e-18)[-1] + 1]
-    law[-1] += max(0.0, 1.0 - float(law.sum()))
-    return np.asarray(law, dtype=np.float64)
 
 
 def stable_rates(engine: Engine, prompt: int, mean_decode: float, *, chunks: bool) -> tuple[float, float]:

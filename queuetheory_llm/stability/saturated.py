@@ -21,17 +21,16 @@ from numpy.typing import NDArray
 
 from queuetheory_llm.errors import AssumptionViolated, InvalidInput, NotConverged
 from queuetheory_llm.exact.numbers import Real
-from queuetheory_llm.model.arrivals import Arrivals, PoissonArrivals, SlottedArrivals
+from queuetheory_llm.model.arrivals import Arrivals
+from queuetheory_llm.model.chances import arrivals_law, binomial_law, memoryless_decode, request_law
 from queuetheory_llm.model.engine import Engine
-from queuetheory_llm.model.lengths import Geometric, IndependentLengths, LengthLaw, ObservedLengths, RequestLengths
+from queuetheory_llm.model.lengths import IndependentLengths, ObservedLengths, RequestLengths
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Batch, Policy, Scheduler
 from queuetheory_llm.schedulers.state import Left, State
-from queuetheory_llm.stability.prefill_first import poisson_law
 
 #: Probability that a law of unbounded lengths is cut off at, for each request.
 TAIL = 1e-13
-_MOST_VALUES = 400  # of a length law
 _MOST_STATES = 60_000
 _MOST_BRANCHES = 300_000  # some seconds; beyond it a simulation answers sooner
 _FIRST_WAITING = 16  # prompts waiting in the first cut of the chain beside endless decodes
@@ -229,7 +228,7 @@ class SaturatedEngine:
         served = sorted(batch.decode)
         alike = groupby(enumerate(served), lambda each: (each[1] - each[0], rank[each[1]] - each[0]))
         blocks = [[position for _, position in block] for _, block in alike]
-        laws = [_binomial(len(block), 1 / float(self._memoryless)) for block in blocks]
+        laws = [binomial_law(len(block), 1 / float(self._memoryless)) for block in blocks]
         for counts in product(*(range(len(law)) for law in laws)):
             share = float(np.prod([law[count] for law, count in zip(laws, counts, strict=True)]))
             gone = [position for block, count in zip(blocks, counts, strict=True) for position in block[:count]]
@@ -357,7 +356,7 @@ class _Queue:
         seconds = [branch.seconds for _, branch, _ in rows]
         where: list[Any] = [[], [], []]
         for duration in set(seconds):
-            law = arrivals_law(arrivals, rate, duration)
+            law = arrivals_law(arrivals, duration, rate)
             which = np.flatnonzero([each == duration for each in seconds])
             come = np.minimum(np.arange(len(law))[None, :], room[which, None])
             where[0].append(np.repeat(source[which], len(law)))
@@ -372,83 +371,27 @@ class _Queue:
 # ---------------------------------------------------------------------------------------------------------- the laws
 
 
-def memoryless_decode(lengths: RequestLengths) -> Fraction | None:
-    """Mean of the decode lengths when they are geometric, of one mean above 1 and independent of the prompts."""
-    classes = [each.lengths for each in lengths.classes] if isinstance(lengths, Workload) else [lengths]
-    means = {
-        each.decode.mean if isinstance(each, IndependentLengths) and isinstance(each.decode, Geometric) else None
-        for each in classes
-    }
-    mean = means.pop()
-    return mean if not means and mean is not None and mean > 1 else None
-
-
 def length_law(lengths: RequestLengths, *, decodes: bool) -> tuple[tuple[Left, float], ...]:
     """(prefill, decode) with probabilities; without ``decodes`` every decode length is written 1.
 
-    Unbounded laws are cut where less than `TAIL` is left.
+    Every request has a prompt. Unbounded laws are cut where less than `TAIL` is left.
     """
-    found: dict[Left, float] = {}
-    for left, chance in _pairs(lengths, decodes):
-        found[left] = found.get(left, 0.0) + chance
-        if len(found) > _MOST_VALUES:
-            raise NotConverged(f"the lengths take more than {_MOST_VALUES} values; measure by simulation")
-    total = sum(found.values())
-    return tuple((left, chance / total) for left, chance in sorted(found.items()))
+    law = request_law(lengths if decodes else _prompts_alone(lengths), memoryless=False, tail=TAIL)
+    return tuple(zip(zip(law.prefill.tolist(), law.decode.tolist(), strict=True), law.chance.tolist(), strict=True))
 
 
-def _pairs(lengths: RequestLengths, decodes: bool) -> Iterator[tuple[Left, float]]:
+def _prompts_alone(lengths: RequestLengths) -> RequestLengths:
+    """The same prompts, each with one decode token."""
     if isinstance(lengths, Workload):
-        for each, share in zip(lengths.classes, lengths.shares, strict=True):
-            yield from ((left, chance * float(share)) for left, chance in _pairs(each.lengths, decodes))
-    elif isinstance(lengths, IndependentLengths):
-        second = _values(lengths.decode) if decodes else [(1, 1.0)]
-        for (prefill, p), (decode, d) in product(_values(lengths.prefill), second):
-            yield (prefill, decode), p * d
-    elif isinstance(lengths, ObservedLengths):
-        shown = lengths.decode if decodes else np.ones_like(lengths.decode)
-        rows, counts = np.unique(np.stack([lengths.prefill, shown]), axis=1, return_counts=True)
-        for (prefill, decode), count in zip(rows.T.tolist(), counts.tolist(), strict=True):
-            yield (prefill, decode), count / lengths.prefill.size
-    else:
-        raise NotConverged(f"{type(lengths).__name__}: its values are not known; measure by simulation")
-
-
-def _values(law: LengthLaw) -> list[tuple[int, float]]:
-    last = law.cutoff(TAIL)
-    if law.constant is None and last > 100 * _MOST_VALUES:
-        raise NotConverged(f"lengths up to {last} take too many values; measure by simulation")
-    if law.constant is not None:
-        return [(law.constant, 1.0)]
-    alive = law.survival(np.arange(last + 2))
-    return [(value, float(p)) for value, p in enumerate(alive[:-1] - alive[1:]) if p > 0]
-
-
-def arrivals_law(arrivals: Arrivals | None, rate: float, seconds: Fraction) -> Floats:
-    """P(j requests arrive during a batch), j = 0, 1, ..., when all come at ``rate``.
-
-    Raises
-    ------
-    AssumptionViolated
-        If the numbers of arrivals in successive batches are not independent.
-    """
-    if isinstance(arrivals, SlottedArrivals):
-        mean = rate * float(arrivals.slot)
-        return np.array([1 - mean, mean]) if arrivals.law == "bernoulli" else poisson_law(mean)
-    if arrivals is not None and not isinstance(arrivals, PoissonArrivals):
-        raise AssumptionViolated(
-            f"the chain beside endless decodes needs Poisson or slotted arrivals, not {arrivals.kind}; "
-            "measure by simulation"
+        return attrs.evolve(
+            lengths,
+            classes=tuple(attrs.evolve(each, lengths=_prompts_alone(each.lengths)) for each in lengths.classes),
         )
-    return poisson_law(rate * float(seconds))
-
-
-def _binomial(trials: int, chance: float) -> Floats:
-    from scipy.stats import binom
-
-    law = binom.pmf(np.arange(trials + 1), trials, chance)
-    law = law[: np.flatnonzero(law > 1e-18)[-1] + 1]
-    return np.asarray(law / law.sum(), dtype=np.float64)
+    if isinstance(lengths, IndependentLengths):
+        return IndependentLengths(lengths.prefill, 1)
+    if isinstance(lengths, ObservedLengths):
+        return ObservedLengths(lengths.prefill, np.ones_like(lengths.decode))
+    return lengths
 
 
 # ------------------------------------------------------------------------------------------------ states and solving

@@ -9,6 +9,7 @@ import pytest
 from queuetheory_llm.errors import AssumptionViolated, InfeasibleRequest, InvalidInput, NotConverged
 from queuetheory_llm.model.arrivals import DeterministicArrivals, PoissonArrivals, SlottedArrivals
 from queuetheory_llm.model.batch_time import Hinge, Staircase, Table
+from queuetheory_llm.model.chances import memoryless_decode
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import Empirical, Geometric, IndependentLengths, ObservedLengths, Poisson, Uniform
 from queuetheory_llm.model.workload import RequestClass, Workload
@@ -22,7 +23,7 @@ from queuetheory_llm.stability.induced import (
     induced_threshold,
 )
 from queuetheory_llm.stability.prefill_first import PrefillFirst
-from queuetheory_llm.stability.saturated import Plenty, SaturatedEngine, length_law, memoryless_decode
+from queuetheory_llm.stability.saturated import Plenty, SaturatedEngine, length_law
 from queuetheory_llm.stability.thresholds import threshold
 from queuetheory_llm.verdict import Basis, Verdict
 
@@ -101,6 +102,13 @@ class TestAgainstClosedForms:
         arrivals = SlottedArrivals(slot="1 s", law="bernoulli", mean="0.4")
         workload = Workload.of(prefill=prompt, decode=1, arrivals=arrivals)
         assert float(induced_threshold(SLOT, rule, workload).low) == pytest.approx(edge, rel=1e-8)
+
+    def test_rates_beyond_one_request_a_slot_are_not_asked_for(self):
+        """Four tokens a slot, Bernoulli(p) arrivals: a prompt takes a slot of its own, (1 - p) 4 decodes are left."""
+        arrivals = SlottedArrivals(slot="1 s", law="bernoulli", mean="0.4")
+        workload = Workload.of(prefill=1, decode=1, arrivals=arrivals)
+        machine = Engine(batch_time=Staircase(c=0, a=1, b0=4), b_max=4)
+        assert float(induced_threshold(machine, "vllm-vanilla", workload).low) == pytest.approx(4 / 5, rel=1e-8)
 
     def test_orca_under_a_batch_size(self):
         """290 + 990 tokens, k_max = 100: direct bisection has .8245 of vertex C, known within .5 %."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from chains import chain, random_matrix, slotted, systems, written
+from operators import chain, random_matrix, slotted, systems, written
 
 from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.markov import classes

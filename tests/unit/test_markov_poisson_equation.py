@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from chains import chain, random_matrix, slotted, systems, timed, written
+from operators import chain, random_matrix, slotted, systems, timed, written
 
 import queuetheory_llm as qt
 from queuetheory_llm.errors import AssumptionViolated, NotConverged

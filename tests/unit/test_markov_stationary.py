@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from chains import chain, law_of, random_matrix, slotted, systems, timed, written
+from operators import chain, law_of, random_matrix, slotted, systems, timed, written
 
 import queuetheory_llm as qt
 from queuetheory_llm.errors import AssumptionViolated, NotConverged

@@ -1,0 +1,113 @@
+"""Laws of numbers under the stationary law: of requests, of the token backlog, of the tokens of a batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queuetheory_llm.errors import NotConverged
+from queuetheory_llm.markov.rewards import Rewards
+from queuetheory_llm.markov.space import Floats
+from queuetheory_llm.model.arrivals import SlottedArrivals
+from queuetheory_llm.model.chances import RequestLaw
+from queuetheory_llm.schedulers.state import State
+
+_LONGEST = 2**20  # entries of a law of the token backlog
+_MOST_WORK = 2 * 10**9  # entries of all its terms together: about a minute
+
+
+def requests_at_boundaries(rewards: Rewards, weight: Floats) -> Floats:
+    """P(n requests at a boundary), n = 0, 1, ..."""
+    return np.asarray(np.bincount(rewards.space.requests(), weights=weight), dtype=np.float64)
+
+
+def requests_over_time(rewards: Rewards, weight: Floats) -> Floats:
+    """P(n requests at an instant), n = 0, 1, ...: each state weighs its duration, with the arrivals so far.
+
+    At a uniform instant of a batch of t seconds j requests have arrived with probability P(Poisson(r t) > j)/(r t).
+    """
+    if isinstance(rewards.arrivals, SlottedArrivals):
+        return requests_at_boundaries(rewards, weight)
+    durations = rewards.space.durations
+    started = rewards.operator.started(weight)
+    total = np.zeros(started.shape[1] + max(each.arrivals.size for each in durations))
+    for each, row in zip(durations[:-1], started[:-1], strict=True):
+        beyond = np.cumsum(each.arrivals[::-1])[::-1][1:]  # P(more than j arrive)
+        part = np.convolve(row, beyond / beyond.sum()) if beyond.size else row
+        total[: part.size] += float(each.seconds) * part
+    total[0] += float(durations[-1].seconds) * started[-1, 0]  # the idle engine
+    return np.trim_zeros(total / total.sum(), "b")
+
+
+def batch_tokens(rewards: Rewards, weight: Floats) -> Floats:
+    """P(a batch has b tokens), b = 0, 1, ...; of the batches alone, so entry 0 is 0."""
+    moves = rewards.space.moves
+    law = np.bincount(moves.tokens, weights=rewards.operator.flow(weight))
+    law[0] = 0.0
+    return np.asarray(law / law.sum())
+
+
+def backlog_at_boundaries(rewards: Rewards, weight: Floats) -> Floats:
+    """P(n tokens left at a boundary), n = 0, 1, ..., lengths that are not drawn yet included.
+
+    Unseen requests and memoryless lengths are independent of the state, so the law is a mixture of convolutions. They
+    are summed by transform: an entry is right to about 1e-15, not to a share of itself.
+
+    Raises
+    ------
+    NotConverged
+        If the law is too long to be written down.
+    """
+    space, law = rewards.space, rewards.law
+    parts = [_parts(core) for core in space.cores]
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for core, (_, memoryless) in enumerate(parts):
+        alike.setdefault(memoryless, []).append(core)
+    size = _length(rewards, len(alike))
+    z = np.exp(-2j * np.pi * np.arange(size // 2 + 1) / size)
+    ends = [z / (float(mean) - (float(mean) - 1) * z) for mean in law.memoryless]
+    fresh = _of_request(law, z, ends)
+    total = np.zeros(z.size, dtype=np.complex128)
+    for memoryless, cores in alike.items():
+        table = np.zeros((int(space.room[cores].max()) + 1, max(parts[core][0] for core in cores) + 1))
+        for core in cores:
+            line = weight[space.first[core] : space.first[core + 1]]
+            table[: line.size, parts[core][0]] += line
+        part = np.zeros(z.size, dtype=np.complex128)
+        for row in table[::-1]:  # Horner in the number of unseen requests
+            part = part * fresh + np.fft.rfft(row, size)
+        for end, times in zip(ends, memoryless, strict=False):
+            part *= end**times
+        total += part
+    return np.maximum(np.fft.irfft(total, size), 0.0)
+
+
+def _parts(core: State) -> tuple[int, tuple[int, ...]]:
+    """Tokens of the core that are known, and how many memoryless lengths of each kind it has."""
+    kinds = Counter(-1 - decode for _, decode in core.left if decode < 0)
+    tokens = sum(prefill + max(decode, 0) for prefill, decode in core.left)
+    return tokens, tuple(kinds[kind] for kind in range(max(kinds, default=-1) + 1))
+
+
+def _of_request(law: RequestLaw, z: NDArray[np.complex128], ends: list[NDArray[np.complex128]]) -> Any:
+    """The transform of the tokens of an unseen request."""
+    pairs = zip(law.prefill.tolist(), law.decode.tolist(), law.chance.tolist(), strict=True)
+    return sum(
+        chance * z**prefill * (z**decode if decode >= 0 else ends[-1 - decode]) for prefill, decode, chance in pairs
+    )
+
+
+def _length(rewards: Rewards, groups: int) -> int:
+    """A power of 2 beyond which next to nothing lies."""
+    space, law = rewards.space, rewards.law
+    longest = float((law.prefill + np.maximum(law.decode, 0)).max()) + sum(float(mean) for mean in law.memoryless)
+    most = float(space.tokens.max()) + max(longest, space.mean) * int(space.room.max())
+    if law.memoryless:  # a sum of n geometric lengths exceeds three times its mean, and 40 single ones, next to never
+        most = 3 * most + 40 * float(max(law.memoryless))
+    size = 1 << int(most).bit_length()
+    if size > _LONGEST or groups * (int(space.room.max()) + 1) * size > _MOST_WORK:
+        raise NotConverged(f"the law of the token backlog has {size} entries; its mean is known")
+    return size

@@ -1,0 +1,101 @@
+"""What a state is worth until the next boundary: seconds, and integrals over them.
+
+A boundary is the end of a batch with its arrivals, or the arrival that ends an idle time. Between two boundaries the
+requests present at the first stay (tokens are credited at the end of a batch), and those that arrive come on top. With
+Poisson arrivals of rate r during a batch of t seconds their integral is r t^2/2 on average. Slotted arrivals come at
+slot starts, where the boundaries are, so nothing comes on top. An average over time is a ratio of two averages over
+boundaries: integral over seconds.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import attrs
+import numpy as np
+
+from queuetheory_llm.markov.operator import Operator
+from queuetheory_llm.markov.space import Floats, Space
+from queuetheory_llm.model.arrivals import Arrivals, SlottedArrivals
+from queuetheory_llm.model.chances import RequestLaw
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Rewards:
+    """Expected integrals from a boundary to the next, for each state; all of shape (states,).
+
+    Parameters
+    ----------
+    operator : Operator
+    arrivals : Arrivals
+        Poisson or slotted.
+    law : RequestLaw
+    """
+
+    operator: Operator
+    arrivals: Arrivals
+    law: RequestLaw
+
+    @property
+    def space(self) -> Space:
+        """The states."""
+        return self.operator.space
+
+    @cached_property
+    def move_seconds(self) -> Floats:
+        """Duration of each move; shape (moves,)."""
+        lasting = np.array([float(each.seconds) for each in self.space.durations])
+        return np.asarray(lasting[self.space.moves.duration])
+
+    @cached_property
+    def seconds(self) -> Floats:
+        """Mean time to the next boundary."""
+        return self.operator.expected(self.move_seconds)
+
+    @cached_property
+    def coming(self) -> Floats:
+        """Integral of the number of requests that arrive before the next boundary; 0 in the idle engine."""
+        if isinstance(self.arrivals, SlottedArrivals):
+            return np.zeros(len(self.space))
+        busy = self.space.moves.tokens > 0
+        return self.operator.expected(busy * float(self.arrivals.rate) / 2 * self.move_seconds**2)
+
+    @cached_property
+    def requests(self) -> Floats:
+        """Integral of the requests present."""
+        return self.space.requests() * self.seconds + self.coming
+
+    @cached_property
+    def backlog(self) -> Floats:
+        """Integral of the token backlog."""
+        return self.space.backlog() * self.seconds + self.law.mean_tokens * self.coming
+
+    @cached_property
+    def prompts(self) -> Floats:
+        """Integral of the requests that still have prompt tokens."""
+        space = self.space
+        inside = np.array([sum(prefill > 0 for prefill, _ in core.left) for core in space.cores])
+        with_prompt = float(self.law.chance[self.law.prefill > 0].sum())
+        present = np.repeat(inside, np.diff(space.first)) + with_prompt * space.unseen()
+        return np.asarray(present * self.seconds + with_prompt * self.coming)
+
+    @cached_property
+    def idle(self) -> Floats:
+        """Time without a request; the empty engine is state 0."""
+        value = np.zeros(len(self.space))
+        value[0] = self.seconds[0]
+        return value
+
+    @cached_property
+    def batch_tokens(self) -> Floats:
+        """Tokens of the batch; 0 in the idle engine."""
+        return self.operator.expected(self.space.moves.tokens.astype(np.float64))
+
+    def drift(self) -> Floats:
+        """E[V at the next boundary] - V, tokens: what arrives less what is served, whatever the rule.
+
+        Arrivals beyond the level are counted: this is the drift of the engine, not of the cut chain.
+        """
+        law = np.array([each.arrivals @ np.arange(each.arrivals.size) for each in self.space.durations])
+        come = self.operator.expected(law[self.space.moves.duration])
+        return np.asarray(self.law.mean_tokens * come - self.batch_tokens)
