@@ -29,6 +29,7 @@ _STEPS = range(6, 31)  # of one cycle
 _CYCLES = 60
 _ROUNDING = float(np.finfo(np.float64).eps)
 _LOST = 1e-6  # the largest error by rounding that a law may have
+_WORSE = 3.0  # times the residual: an aggregation may raise it, for it mends what is slow, but no more than this
 _SETTLE = 5  # batches before the first aggregation
 
 
@@ -219,11 +220,11 @@ def _iterated(
     rest = operator.push(law) - law
     basis = np.empty((steps_for(states.size) + 1, len(operator)))
     iterations, passage = _SETTLE + 1, 0.0
-    for _ in range(_CYCLES):
+    for turn in range(_CYCLES):
         level = coarse(blocks, law, law)
         tried = _cleaned(operator.push(level.law()), states)
         left = operator.push(tried) - tried
-        if _size(left) < _size(rest):
+        if turn == 0 or _size(left) < _WORSE * _size(rest):
             law, rest, level = tried, left, coarse(blocks, tried, tried)
         iterations, passage = iterations + 2, level.passage
         if progress is not None:
