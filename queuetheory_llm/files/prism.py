@@ -23,9 +23,9 @@ from queuetheory_llm.markov.operator import Operator
 from queuetheory_llm.markov.space import Floats, Space
 from queuetheory_llm.schedulers.state import Left, State
 
-#: Most updates, places a command can lead to, of a model in the PRISM language: about 50 bytes each.
+#: Most updates (places a command can lead to) of a model in the PRISM language: 50 bytes each, and Storm reads 15 000 a second.
 MOST_UPDATES = 1_000_000
-#: Most transitions of explicit files: about 30 bytes each on disk, 70 in memory.
+#: Most transitions of explicit files: 10 to 30 bytes each on disk, 70 in memory while they are written.
 MOST_TRANSITIONS = 10_000_000
 #: Endings of the file that is named, by format.
 ENDINGS = {"prism": ("prism", "pm"), "storm": ("tra",)}
@@ -78,19 +78,23 @@ def check_export(path: str | Path, space: Space | None = None) -> str:
     """
     target = check_target(path, [ending for endings in ENDINGS.values() for ending in endings])
     kind = next(kind for kind, endings in ENDINGS.items() if target.suffix.lstrip(".").lower() in endings)
-    if space is None:
-        return kind
-    if kind == "prism" and (size := updates(space)) > MOST_UPDATES:
-        raise InvalidInput(
-            f"{path}: the model has {size} updates in the PRISM language, more than the {MOST_UPDATES} a model checker "
-            "can be expected to read; lower --level, or shorten the lengths"
-        )
-    if kind == "storm" and (size := Operator(space).transitions) > MOST_TRANSITIONS:
-        raise InvalidInput(
-            f"{path}: the chain has {size} transitions, more than the {MOST_TRANSITIONS} of explicit files; "
-            "lower --level, or write NAME.prism, which holds ranges of states"
-        )
+    if space is not None:
+        _check_size(path, kind, {"prism": updates(space), "storm": Operator(space).transitions})
     return kind
+
+
+def _check_size(path: str | Path, kind: str, sizes: Mapping[str, int]) -> None:
+    """Refuse what is too large, with what would not be."""
+    most = {"prism": MOST_UPDATES, "storm": MOST_TRANSITIONS}
+    if sizes[kind] <= most[kind]:
+        return
+    other = next(each for each in most if each != kind)
+    instead = f", or write NAME.{ENDINGS[other][0]}" if sizes[other] <= most[other] else ""
+    what = {"prism": "updates in the PRISM language", "storm": "transitions in Storm's explicit files"}[kind]
+    raise InvalidInput(
+        f"{path}: the chain has {sizes[kind]} {what}, more than the {most[kind]} that are written; "
+        f"give a lower --level{instead}"
+    )
 
 
 # ------------------------------------------------------------------------------------------------------ what is written
@@ -178,8 +182,9 @@ def prism_text(space: Space, title: str = "", notes: Sequence[str] = ()) -> Iter
     """
     yield "dtmc\n\n"
     yield from _comment(_header(space, title, notes))
-    yield f"\nmodule engine\n  core : [0..{len(space.known) - 1}] init 0;\n"
-    yield f"  unseen : [0..{int(space.room.max())}] init 0;\n"
+    # Storm loses updates that leave everything as it was when a variable has one value only: none has.
+    yield f"\nmodule engine\n  core : [0..{max(1, len(space.known) - 1)}] init 0;\n"
+    yield f"  unseen : [0..{max(1, int(space.room.max()))}] init 0;\n"
     pieces = list(_pieces(space))
     for core, group in groupby(pieces, lambda piece: piece.core):
         yield from _comment([f"core {core}: {_content(space.cores[core])}"], "\n  ")
