@@ -36,9 +36,60 @@ def write_atomically(path: str | Path, data: bytes | Callable[[IO[bytes]], objec
         _write(temporary, data)
         temporary.replace(target)
     except OSError as error:
-        raise InvalidInput(f"{path}: cannot be written: {error.strerror or error}; choose another place") from None
+        raise _refused(path, error) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_together(files: Mapping[Path, bytes | Callable[[IO[bytes]], object]]) -> None:
+    """Write several files so that either all of them are there or nothing is changed.
+
+    All contents go to temporary files first. Then each takes its name, and what had that name is put back should a
+    later one fail.
+
+    Parameters
+    ----------
+    files : mapping of path to bytes or callable
+        See `write_atomically`.
+
+    Raises
+    ------
+    InvalidInput
+        See `write_atomically`.
+    """
+    targets = {path: check_target(path) for path in files}
+    staged = {path: target.parent / f".{secrets.token_hex(8)}.part" for path, target in targets.items()}
+    replaced: list[tuple[Path, Path, bool]] = []
+    path = next(iter(files), Path())
+    try:
+        for path, data in files.items():
+            _write(staged[path], data)
+        for path, target in targets.items():
+            before = staged[path].with_suffix(".old")
+            there = target.exists()
+            replaced.append((before, target, there))
+            if there:
+                target.replace(before)
+            staged[path].replace(target)
+    except BaseException as error:
+        _put_back(replaced)
+        if isinstance(error, OSError):
+            raise _refused(path, error) from None
+        raise
+    finally:
+        for temporary in staged.values():
+            temporary.unlink(missing_ok=True)
+    for before, _, _ in replaced:
+        before.unlink(missing_ok=True)
+
+
+def _put_back(replaced: Sequence[tuple[Path, Path, bool]]) -> None:
+    """Undo replacements: what was set aside gets its name back, and where nothing was there nothing is left."""
+    for before, target, there in reversed(replaced):
+        if before.exists():
+            before.replace(target)
+        elif not there:
+            target.unlink(missing_ok=True)
 
 
 def check_apart(outputs: Mapping[str, str | Path | None], inputs: Mapping[str, str | Path | None]) -> None:
@@ -107,6 +158,10 @@ def _fault(target: Path) -> str | None:
     if not os.access(target.parent, os.W_OK | os.X_OK):
         return f"the folder {target.parent} may not be written; choose another place"
     return None
+
+
+def _refused(path: str | Path, error: OSError) -> InvalidInput:
+    return InvalidInput(f"{path}: cannot be written: {error.strerror or error}; choose another place")
 
 
 def _write(path: Path, data: bytes | Callable[[IO[bytes]], object]) -> None:
