@@ -1,51 +1,87 @@
-"""Small exact chains, in slots and in time, of every kind the export has to write."""
+"""Random small systems that have a stationary law, for the tests of exact chains."""
 
-import numpy as np
+from fractions import Fraction
+
+from systems import some_law
 
 import queuetheory_llm as qt
-from queuetheory_llm.markov.explore import Limits, explore
-from queuetheory_llm.markov.outcomes import Outcomes
-from queuetheory_llm.model.chances import request_law
-from queuetheory_llm.schedulers.registry import parse_scheduler
+from queuetheory_llm.errors import AssumptionViolated, InfeasibleRequest, NotConverged
+from queuetheory_llm.markov.admission import judge_stability
+from queuetheory_llm.model.batch_time import Table
+from queuetheory_llm.schedulers.registry import SCHEDULERS, parse_scheduler
+from queuetheory_llm.verdict import Verdict
 
 
-def chain(engine, rule, workload, level):
-    law = request_law(workload, memoryless=True)
-    outcomes = Outcomes(engine=engine, scheduler=parse_scheduler(rule), law=law)
-    return explore(outcomes, workload.arrivals, level, Limits(10**6, 10**6))
+def some_lengths(rng):
+    """Prompts and decodes of a few tokens: constant, of few values, memoryless; one or two classes."""
+
+    def few(least):
+        kind = rng.randrange(3)
+        if kind == 0:
+            return rng.randint(least, 4)
+        if kind == 1:
+            low = rng.randint(least, 2)
+            return qt.Uniform(low=low, high=low + rng.randint(1, 2))
+        values = sorted(rng.sample(range(least, 6), 2))
+        return qt.Empirical(values=values, weights=[rng.randint(1, 4) for _ in values])
+
+    def decode(least):
+        if rng.random() < 0.35:
+            return qt.Geometric(mean=rng.choice(["3/2", 2, 3, 5]))
+        return few(least)
+
+    def pair():
+        least = rng.choice([0, 1, 1, 1])
+        return qt.IndependentLengths(few(least), decode(0 if least else 1))
+
+    if rng.random() < 0.25:
+        return [qt.RequestClass(lengths=pair(), weight=rng.randint(1, 3), name=name) for name in "ab"]
+    return [qt.RequestClass(lengths=pair())]
 
 
-def slotted(rule, prefill, decode, mean, *, law="bernoulli", b_max=2, k_max=None, level=30):
-    engine = qt.Engine(batch_time=qt.Hinge(c="1 s", a="1 s", b0=1000), b_max=b_max, k_max=k_max)
-    arrivals = qt.SlottedArrivals(slot="1 s", law=law, mean=mean)
-    return chain(engine, rule, qt.Workload.of(prefill=prefill, decode=decode, arrivals=arrivals), level)
+def some_rule(rng):
+    """A rule of the registry, with flags now and then."""
+    name = rng.choice(sorted(SCHEDULERS)) + rng.choice(["", "", "+chunk"])
+    rule = parse_scheduler(name + rng.choice(["", "", "", "+target=3"]))
+    if rule.chunks and rng.random() < 0.2:
+        return parse_scheduler(f"{rule.name}+threshold={rng.randint(1, 3)}")
+    return rule
 
 
-def timed(rule, prefill, decode, rate, *, b_max=3, k_max=2, level=24):
-    engine = qt.Engine(batch_time=qt.Staircase(c="0.3 s", a="0.5 s", b0=2), b_max=b_max, k_max=k_max)
-    arrivals = qt.PoissonArrivals(rate=rate)
-    return chain(engine, rule, qt.Workload.of(prefill=prefill, decode=decode, arrivals=arrivals), level)
+def some_chain(rng, loads=(0.3, 0.85)):
+    """(engine, rule, workload) with a stationary law; the load is within ``loads`` of a rate known to be stable."""
+    while True:
+        b_max = rng.randint(1, 7)
+        slotted = rng.random() < 0.5
+        law = Table(tokens=[b_max], seconds_at=[Fraction(1)]) if slotted else some_law(rng, b_max)
+        engine = qt.Engine(batch_time=law, b_max=b_max, k_max=rng.choice([None, None, 1, 2, 4]))
+        workload = qt.Workload(classes=tuple(some_lengths(rng)))
+        kind = rng.choice(["bernoulli", "poisson"])
+        rule = some_rule(rng)
+        try:
+            stable = _stable_rate(engine, rule, workload, slotted, kind)
+        except (InfeasibleRequest, NotConverged, AssumptionViolated):
+            continue
+        rate = stable * Fraction(rng.uniform(*loads)).limit_denominator(1000)
+        if slotted and kind == "bernoulli" and rate >= 1:
+            kind = "poisson"
+        arrivals = _arrivals(rate, slotted, kind)
+        workload = workload.with_arrivals(arrivals)
+        if judge_stability(engine, rule, workload).verdict is Verdict.STABLE:
+            return engine, rule, workload
 
 
-def mixed(low, high):
-    return qt.Empirical(values=[low, high], weights=[2, 1])
+def _arrivals(rate, slotted, kind):
+    return qt.SlottedArrivals(slot="1 s", law=kind, mean=rate) if slotted else qt.PoissonArrivals(rate=rate)
 
 
-CHAINS = {
-    "slots, sarathi": lambda: slotted("sarathi", 2, 1, ".45"),
-    "slots, vllm-vanilla": lambda: slotted("vllm-vanilla", 1, 1, ".5"),
-    "slots, every slot one": lambda: slotted("sarathi", 1, 1, "1", b_max=3),
-    "slots, Poisson": lambda: slotted("orca", 0, 1, "3", law="poisson", b_max=4),
-    "slots, random lengths": lambda: slotted("fastertransformer", mixed(1, 2), mixed(0, 2), ".2", level=14),
-    "time, sarathi": lambda: timed("sarathi", 1, 2, ".6"),
-    "time, geometric": lambda: timed("vllm-chunked", 2, qt.Geometric(mean=2), ".3"),
-    "time, random prompts": lambda: timed("sarathi", mixed(1, 3), qt.Geometric(mean=3), ".2"),
-    "time, phases seen": lambda: timed("orca", mixed(0, 2), 1, ".5", level=6),
-}
-
-
-def stationary(matrix):
-    """The stationary law of a dense matrix with one recurrent class, by plain linear algebra."""
-    equations = matrix.T - np.eye(len(matrix))
-    equations[0] = 1
-    return np.linalg.solve(equations, np.eye(len(matrix))[0])
+def _stable_rate(engine, rule, workload, slotted, kind):
+    """A rate that theory calls stable; the induced chains help where no theorem does."""
+    found = qt.threshold(engine, rule, workload)
+    if found.low > 0:
+        return Fraction(found.low)
+    rate = Fraction(found.high) / 2
+    low = qt.induced_threshold(
+        engine, rule, workload.with_arrivals(_arrivals(min(rate, Fraction(1, 2)), slotted, kind))
+    )
+    return Fraction(low.low)

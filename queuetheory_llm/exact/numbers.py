@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from numbers import Integral, Rational
@@ -137,6 +138,16 @@ def to_count(value: Number) -> int:
     return fraction.numerator
 
 
+def to_counts(values: Iterable[Number]) -> tuple[int, ...]:
+    """Read whole numbers; see `to_count`."""
+    return tuple(to_count(value) for value in values)
+
+
+def to_fractions(values: Iterable[Number]) -> tuple[Fraction, ...]:
+    """Read numbers exactly; see `to_fraction`."""
+    return tuple(to_fraction(value) for value in values)
+
+
 def whole_fault(where: str, value: object, least: int, what: str) -> str | None:
     """What is wrong with a whole number, see `require_whole`; None where nothing is."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
@@ -161,6 +172,11 @@ def require_whole(where: str, value: Any, least: int, what: str) -> int:
 def exact_text(value: Real) -> str | None:
     """The value as ``"p/q"`` (or ``"p"``), None for a float: a float has no exact text."""
     return str(value) if isinstance(value, Rational) else None
+
+
+def plain(value: Fraction) -> int | str:
+    """A fraction as a model file holds it: an integer, or the text ``"p/q"``."""
+    return value.numerator if value.denominator == 1 else str(value)
 
 
 def common_denominator(values: list[Fraction]) -> int:

@@ -21,7 +21,6 @@ from queuetheory_llm.files.schema import (
     Table,
     build,
     field_of,
-    law_name,
     one_of,
     path_text,
     read_law,
@@ -30,8 +29,10 @@ from queuetheory_llm.files.schema import (
     reading,
 )
 from queuetheory_llm.model.arrivals import (
+    COUNT_LAWS,
     INTERVAL_LAWS,
     Arrivals,
+    CountLaw,
     DeterministicArrivals,
     IntervalLaw,
     PoissonArrivals,
@@ -327,36 +328,19 @@ class _Renewal(_Lengths):
         return RenewalArrivals(interval=self.interval)
 
 
-class _Bernoulli(Table):
-    law: _Text
-    p: Annotated[Any, field_of(SlottedArrivals, "mean")] = Field(description="give the chance of a request")
-
-
-class _PoissonCount(Table):
-    law: _Text
-    mean: Annotated[Any, field_of(SlottedArrivals, "mean")] = Field(description="give the mean number of requests")
-
-
-_COUNTS: Mapping[str, type[_Bernoulli] | type[_PoissonCount]] = {"bernoulli": _Bernoulli, "poisson": _PoissonCount}
-
-
-def _per_slot(raw: object) -> SlottedArrivals:
-    """The counts, as a process whose slot is still to be set."""
-    law = law_name(list(_COUNTS), raw)
-    table: _Bernoulli | _PoissonCount = read_table(_COUNTS[law], raw)
-    mean = table.p if isinstance(table, _Bernoulli) else table.mean
-    return build(lambda: SlottedArrivals(slot=1, law=law, mean=mean))
+def _per_slot(raw: object) -> CountLaw:
+    return read_law(COUNT_LAWS, {}, raw)
 
 
 class _Slotted(_Lengths):
     arrivals: _Text
     slot: Annotated[Any, field_of(SlottedArrivals, "slot")] = Field(description='give the duration, such as "1 s"')
-    per_slot: Annotated[SlottedArrivals, reading(_per_slot)] = Field(
+    per_slot: Annotated[CountLaw, reading(_per_slot)] = Field(
         description='give a law, such as { law = "bernoulli", p = 0.5 }'
     )
 
     def process(self) -> Arrivals:
-        return SlottedArrivals(slot=self.slot, law=self.per_slot.law, mean=self.per_slot.mean)
+        return SlottedArrivals(slot=self.slot, per_slot=self.per_slot)
 
 
 class _TraceWorkload(Table):

@@ -6,14 +6,13 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
 
 import attrs
 
 from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.exact.numbers import duration_text
+from queuetheory_llm.exact.numbers import duration_text, plain
 from queuetheory_llm.files.atomic import write_atomically
 from queuetheory_llm.model.arrivals import (
     Arrivals,
@@ -67,7 +66,7 @@ def _workload(workload: Workload, folder: Path) -> Iterator[str]:
     else:
         yield from _table("workload", process)
         for each in workload.classes:
-            weight = {"name": each.name, "weight": _plain(each.weight)}
+            weight = {"name": each.name, "weight": plain(each.weight)}
             yield from _table("workload.class", {**weight, **_lengths(each.lengths)}, array=True)
 
 
@@ -85,14 +84,13 @@ def _process(arrivals: Arrivals, folder: Path) -> dict[str, Any]:
     """The keys of an arrival process beside ``arrivals``."""
     match arrivals:
         case PoissonArrivals():
-            return {"rate": _plain(arrivals.rate)}
+            return {"rate": plain(arrivals.rate)}
         case DeterministicArrivals():
             return {"interval": duration_text(arrivals.interval)}
         case RenewalArrivals():
             return {"interval": _interval(arrivals.interval)}
         case SlottedArrivals():
-            mean = {"p" if arrivals.law == "bernoulli" else "mean": _plain(arrivals.mean)}
-            return {"slot": duration_text(arrivals.slot), "per_slot": {"law": arrivals.law, **mean}}
+            return {"slot": duration_text(arrivals.slot), "per_slot": arrivals.per_slot.to_dict()}
         case TraceArrivals(trace=trace):
             convention = {} if trace.first_token == "as given" else {"first_token": trace.first_token}
             return {"trace": os.path.relpath(trace.source, folder), **convention}
@@ -103,12 +101,8 @@ def _interval(law: IntervalLaw) -> dict[str, Any]:
     table: dict[str, Any] = {"law": law.law}
     for field in attrs.fields(cast("type[attrs.AttrsInstance]", type(law))):
         value = getattr(law, field.name)
-        table[field.name] = _plain(value) if field.name == "cv" else duration_text(value)
+        table[field.name] = plain(value) if field.name == "cv" else duration_text(value)
     return table
-
-
-def _plain(value: Fraction) -> int | str:
-    return value.numerator if value.denominator == 1 else str(value)
 
 
 def _table(name: str, content: Mapping[str, Any], *, array: bool = False) -> Iterator[str]:

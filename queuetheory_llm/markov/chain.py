@@ -292,7 +292,7 @@ def exact_chain(
     Examples
     --------
     >>> from queuetheory_llm import Engine, SlottedArrivals, Table, Workload
-    >>> engine = Engine(batch_time=Table(tokens=[2], seconds=[1]), b_max=2)
+    >>> engine = Engine(batch_time=Table(tokens=[2], seconds_at=[1]), b_max=2)
     >>> arrivals = SlottedArrivals(slot="1 s", law="bernoulli", mean="0.5")
     >>> chain = exact_chain(engine, "vllm-vanilla", Workload.of(prefill=1, decode=1, arrivals=arrivals))
     >>> round(chain.means.requests, 5)  # 1/2 + r/(1 - r), r the golden ratio less 1

@@ -1,8 +1,9 @@
-"""The states of a chain by exploring them from the empty engine, with the rule's own `form`: plain Python, any rule."""
+"""The states of a chain by exploring them from the empty engine: with the rule's own `form`, or compiled."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -51,6 +52,8 @@ def explore(
 ) -> Space:
     """The states reached from the empty engine within ``level`` tokens, and their moves.
 
+    Compiled for the policy space, plain Python for any other rule.
+
     Parameters
     ----------
     outcomes : Outcomes
@@ -68,11 +71,22 @@ def explore(
     NotConverged
         If the states or the moves are too many.
     """
+    if isinstance(outcomes.scheduler, Policy):
+        from queuetheory_llm.markov.compiled import explore_policy  # loads numba
+
+        return explore_policy(outcomes, arrivals, level, limits, progress)
+    return explore_plainly(outcomes, arrivals, level, limits, progress)
+
+
+def explore_plainly(
+    outcomes: Outcomes, arrivals: Arrivals, level: float, limits: Limits, progress: Progress | None = None
+) -> Space:
+    """`explore` in plain Python with the rule's own `form`: any rule, and the reference of the compiled way."""
     sizes = Sizes(law=outcomes.law)
     number: dict[State, int] = {State(): 0}
     cores = [State()]
     rooms = [sizes.room(State(), level)]
-    rows: list[tuple[int, int, int, int, int, float, int]] = []
+    rows: list[tuple[int, int, int, int, int, int, float]] = []
     states = rooms[0] + 1
     done = 0
     while done < len(cores):
@@ -82,13 +96,18 @@ def explore(
                 cores.append(outcome.core)
                 rooms.append(sizes.room(outcome.core, level))
                 states += rooms[-1] + 1
-            rows.append((done, number[outcome.core], low, high, low - outcome.unseen, outcome.chance, outcome.tokens))
+            rows.append((done, number[outcome.core], low, high, low - outcome.unseen, outcome.tokens, outcome.chance))
         limits.check(states, len(rows), level)
         if progress is not None and done % _REPORT_EVERY == 0:
             progress(states)
         done += 1
-    columns = [np.array(column) for column in zip(*rows, strict=True)] if rows else [np.zeros(0)] * 7
-    return space_of(outcomes, arrivals, level, cores, np.array(rooms), columns)
+    counts = [
+        np.array(rooms),
+        np.array([len(core.left) for core in cores]),
+        np.array([sum(map(sizes.tokens, core.left)) for core in cores], dtype=np.float64),
+    ]
+    columns = [np.array(column) for column in zip(*rows, strict=True)] if rows else [np.zeros(0, np.int32)] * 7
+    return space_of(outcomes, arrivals, level, cores, counts, columns)
 
 
 def _line(outcomes: Outcomes, core: State, room: int) -> Iterator[tuple[int, int, Outcome]]:
@@ -97,22 +116,24 @@ def _line(outcomes: Outcomes, core: State, room: int) -> Iterator[tuple[int, int
     A policy scans the requests in a fixed order and stops: when one more unseen request makes no difference to it,
     none ever does. A rule outside the policy space may look at how many there are, so each number is asked for.
     """
-    shared = isinstance(outcomes.scheduler, Policy)
-    start = 0 if core.left else 1
-    found = None
-    for unseen in range(start, room + 1):
+    low = 0 if core.left else 1
+    found: list[Outcome] | None = None
+    for unseen in range(low, room + 1):
         more = list(outcomes.of(core, unseen))
-        if shared and found is not None and _same(found, more):
-            yield from ((unseen, room, outcome) for outcome in more)
-            return
-        yield from ((unseen, unseen, outcome) for outcome in more)
-        found = more
+        if found is not None and _same(found, more, unseen - low):
+            if isinstance(outcomes.scheduler, Policy):
+                break
+            continue
+        if found is not None:
+            yield from ((low, unseen - 1, outcome) for outcome in found)
+        low, found = unseen, more
+    yield from ((low, room, outcome) for outcome in found or ())
 
 
-def _same(fewer: list[Outcome], more: list[Outcome]) -> bool:
-    """Whether the outcomes differ by one unseen request alone."""
+def _same(fewer: list[Outcome], more: list[Outcome], by: int) -> bool:
+    """Whether the outcomes differ by so many unseen requests alone."""
     return len(fewer) == len(more) and all(
-        (first.chance, first.tokens, first.core, first.unseen + 1)
+        (first.chance, first.tokens, first.core, first.unseen + by)
         == (second.chance, second.tokens, second.core, second.unseen)
         for first, second in zip(fewer, more, strict=True)
     )
@@ -122,46 +143,44 @@ def space_of(
     outcomes: Outcomes,
     arrivals: Arrivals,
     level: float,
-    cores: list[State],
-    rooms: np.ndarray,
-    columns: list[np.ndarray],
+    cores: Sequence[State],
+    counts: Sequence[Any],
+    columns: list[Any],
 ) -> Space:
     """The space of what was explored.
 
     Parameters
     ----------
-    rooms : int array of shape (cores,)
-    columns : arrays of shape (moves,)
-        source, target, low, high, taken, chance, tokens: the batches; the idle engine is added here.
+    counts : arrays of shape (cores,)
+        W, requests and expected tokens of each core.
+    columns : list of arrays of shape (moves,)
+        source, target, low, high, taken, tokens, chance of the batches, by source and low; the idle engine is added
+        here. Emptied, so that what is in order need not stand in memory beside what is not.
     """
-    source, target, low, high, taken, chance, tokens = columns
-    sizes = Sizes(law=outcomes.law)
+    room, known, expected = counts
     slot = arrivals.slot if isinstance(arrivals, SlottedArrivals) else None
     idle = 1 / arrivals.rate if slot is None else slot
-    seconds = {int(count): outcomes.engine.batch_time.seconds(int(count)) for count in np.unique(tokens)}
+    seconds = {count: outcomes.engine.batch_time.seconds(count) for count in np.unique(columns[5]).tolist()}
     lasting = sorted(set(seconds.values()))
     durations = [Duration(seconds=each, arrivals=arrivals_law(arrivals, each)) for each in lasting]
     # The idle engine waits for a request, or under slotted arrivals for the next slot.
     comes = np.array([0.0, 1.0]) if slot is None else arrivals_law(arrivals, idle)
     durations.append(Duration(seconds=idle, arrivals=comes))
-    index = {count: lasting.index(each) for count, each in seconds.items()}
-    duration = np.array([index[count] for count in tokens.tolist()] + [len(lasting)])
-    one = np.zeros(1)
-    columns = [
-        np.concatenate(pair)
-        for pair in zip(
-            (source, target, low, high, taken, chance, tokens),
-            (one, one, one, one, one, one + 1, one),
-            strict=True,
-        )
-    ]
-    order = np.lexsort((columns[2], columns[0], columns[6], duration))
-    whole = [column[order].astype(np.int32) for column in (*columns[:5], columns[6], duration)]
+    by_time = sorted(seconds, key=lambda count: (seconds[count], count))
+    rank = np.zeros(max(by_time, default=0) + 1, dtype=np.min_scalar_type(len(by_time)))  # small ones sort fastest
+    rank[by_time] = np.arange(len(by_time))
+    order = np.argsort(rank[columns[5]], kind="stable")
+    index = np.array([*(lasting.index(seconds[count]) for count in by_time), len(lasting)], dtype=np.int32)
+    duration = np.append(index[rank[columns[5]][order]], index[-1])
+    whole = []
+    for last in (0, 0, 0, 0, 0, 0, 1.0):
+        column = columns.pop(0)
+        whole.append(np.append(column[order], last).astype(np.float64 if last else np.int32))
     return Space(
         cores=cores,
-        first=np.concatenate([[0], np.cumsum(rooms + 1)]).astype(np.int64),
-        known=np.array([len(core.left) for core in cores], dtype=np.int64),
-        tokens=np.array([sum(map(sizes.tokens, core.left)) for core in cores], dtype=np.float64),
+        first=np.concatenate([[0], np.cumsum(room + 1, dtype=np.int64)]),
+        known=known.astype(np.int64),
+        tokens=expected,
         mean=float(outcomes.law.mean_tokens),
         level=level,
         moves=Moves(
@@ -170,9 +189,9 @@ def space_of(
             low=whole[2],
             high=whole[3],
             taken=whole[4],
-            chance=columns[5][order].astype(np.float64),
             tokens=whole[5],
-            duration=whole[6],
+            chance=whole[6],
+            duration=duration,
         ),
         durations=tuple(durations),
     )

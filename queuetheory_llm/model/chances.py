@@ -14,7 +14,15 @@ import numpy as np
 
 from queuetheory_llm.errors import AssumptionViolated, InvalidInput, InvalidModel, NotConverged
 from queuetheory_llm.exact.numbers import Real, to_fraction
-from queuetheory_llm.model.arrivals import Arrivals, PoissonArrivals, SlottedArrivals
+from queuetheory_llm.model.arrivals import (
+    Arrivals,
+    BatchCount,
+    BernoulliCount,
+    CountLaw,
+    PoissonArrivals,
+    PoissonCount,
+    SlottedArrivals,
+)
 from queuetheory_llm.model.lengths import (
     Counts,
     Empirical,
@@ -28,6 +36,7 @@ from queuetheory_llm.model.lengths import (
 from queuetheory_llm.model.workload import Workload
 
 _NEGLIGIBLE = 1e-18  # of a count of arrivals or departures
+_MOST_AT_ONCE = 10**6  # requests
 _WIDEST = 100  # times the entries allowed: values of one law that are looked at
 
 
@@ -73,11 +82,11 @@ def arrivals_law(arrivals: Arrivals | None, seconds: Fraction, rate: Real | None
     ------
     AssumptionViolated
         If the numbers of arrivals in successive batches are not independent.
+    InvalidModel
+        If slotted arrivals cannot come at ``rate``.
     """
     if isinstance(arrivals, SlottedArrivals):
-        process = arrivals if rate is None else arrivals.with_rate(to_fraction(rate))
-        mean = float(process.mean)
-        return np.array([1 - mean, mean]) if process.law == "bernoulli" else poisson_law(mean)
+        return count_law((arrivals if rate is None else arrivals.with_rate(to_fraction(rate))).per_slot)
     if arrivals is not None and not isinstance(arrivals, PoissonArrivals):
         raise AssumptionViolated(
             f"an exact chain of batches needs Poisson or slotted arrivals, not {arrivals.kind}; use qt-llm simulate"
@@ -86,6 +95,31 @@ def arrivals_law(arrivals: Arrivals | None, seconds: Fraction, rate: Real | None
     if own is None:
         raise AssumptionViolated("an exact chain of batches needs a rate of arrivals, and there is none; give rate")
     return poisson_law(float(own) * float(seconds))
+
+
+def count_law(per_slot: CountLaw) -> Floats:
+    """P(j requests come at the start of a slot), j = 0, 1, ...
+
+    Raises
+    ------
+    NotConverged
+        If the numbers of a batch law go beyond 10^6.
+    AssumptionViolated
+        If the law is of another kind: its probabilities are not known.
+    """
+    match per_slot:
+        case BernoulliCount():
+            return np.array([float(1 - per_slot.p), float(per_slot.p)])
+        case PoissonCount():
+            return poisson_law(float(per_slot.mean))
+        case BatchCount():
+            chances = {value: float(chance) for value, chance in per_slot.chances.items() if chance}
+            if max(chances) > _MOST_AT_ONCE:
+                raise NotConverged(f"{max(chances)} requests may come in one slot; measure by simulation")
+            law = np.zeros(max(chances) + 1)
+            law[list(chances)] = list(chances.values())
+            return law
+    raise AssumptionViolated(f"the probabilities of {per_slot.law} arrivals are not known; use qt-llm simulate")
 
 
 # ------------------------------------------------------------------------------------------------ lengths of a request

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuetheory_llm.errors import InvalidModel
-from queuetheory_llm.exact.numbers import MOST, Number, Real, to_count, to_fraction
+from queuetheory_llm.exact.numbers import MOST, Real, plain, to_count, to_counts, to_fraction, to_fractions
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -92,10 +92,6 @@ def _mean_tokens(_: object, field: attrs.Attribute[Fraction], value: Fraction) -
 def _spread(_: object, field: attrs.Attribute[Fraction], value: Fraction) -> None:
     if not 0 < value <= 100:
         raise InvalidModel(f"{field.name}: {float(value):g} is outside 0 < cv <= 100")
-
-
-def _plain(value: Fraction) -> int | str:
-    return value.numerator if value.denominator == 1 else str(value)
 
 
 @attrs.frozen
@@ -180,7 +176,7 @@ class Geometric(LengthLaw):
 
     def to_dict(self) -> dict[str, Any]:
         """See `LengthLaw.to_dict`."""
-        return {"law": self.law, "mean": _plain(self.mean)}
+        return {"law": self.law, "mean": plain(self.mean)}
 
 
 @attrs.frozen(kw_only=True)
@@ -217,7 +213,7 @@ class Poisson(LengthLaw):
 
     def to_dict(self) -> dict[str, Any]:
         """See `LengthLaw.to_dict`."""
-        return {"law": self.law, "mean": _plain(self.mean)}
+        return {"law": self.law, "mean": plain(self.mean)}
 
 
 @attrs.frozen(kw_only=True)
@@ -335,15 +331,7 @@ class LogNormal(LengthLaw):
 
     def to_dict(self) -> dict[str, Any]:
         """See `LengthLaw.to_dict`."""
-        return {"law": self.law, "mean": _plain(self.scale_mean), "cv": _plain(self.cv)}
-
-
-def _counts(values: Sequence[int]) -> tuple[int, ...]:
-    return tuple(to_count(value) for value in values)
-
-
-def _fractions(values: Sequence[Number]) -> tuple[Fraction, ...]:
-    return tuple(to_fraction(value) for value in values)
+        return {"law": self.law, "mean": plain(self.scale_mean), "cv": plain(self.cv)}
 
 
 @attrs.frozen(kw_only=True)
@@ -351,8 +339,8 @@ class Empirical(LengthLaw):
     """The given values with probabilities proportional to ``weights`` (all equal when absent)."""
 
     law: ClassVar[str] = "empirical"
-    values: tuple[int, ...] = attrs.field(converter=_counts)
-    weights: tuple[Fraction, ...] = attrs.field(default=(), converter=_fractions)
+    values: tuple[int, ...] = attrs.field(converter=to_counts)
+    weights: tuple[Fraction, ...] = attrs.field(default=(), converter=to_fractions)
 
     def __attrs_post_init__(self) -> None:
         """Check the values and fill equal weights."""
@@ -414,7 +402,7 @@ class Empirical(LengthLaw):
         return {
             "law": self.law,
             "values": list(self.values),
-            "weights": [_plain(w) for w in self.weights],
+            "weights": [plain(w) for w in self.weights],
         }
 
 

@@ -193,9 +193,7 @@ def _renewal(arrivals: RenewalArrivals, clock: Clock, horizon: Fraction, rng: np
 @arrival_ticks.register
 def _slotted(arrivals: SlottedArrivals, clock: Clock, horizon: Fraction, rng: np.random.Generator) -> Ticks:
     starts = _multiples(arrivals.slot, 0, clock, horizon)
-    mean = float(arrivals.mean)
-    counts = rng.random(starts.size) < mean if arrivals.law == "bernoulli" else rng.poisson(mean, starts.size)
-    return np.repeat(starts, counts)
+    return np.repeat(starts, arrivals.per_slot.sample(rng, starts.size))
 
 
 def _multiples(step: Fraction, first: int, clock: Clock, horizon: Fraction) -> Ticks:

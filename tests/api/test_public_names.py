@@ -13,7 +13,7 @@ MODEL = {
     "System", "Hinge", "Table", "RequestClass", "IndependentLengths", "Constant", "Geometric", "Poisson", "Uniform",
     "LogNormal", "Empirical", "PoissonArrivals", "DeterministicArrivals", "RenewalArrivals", "SlottedArrivals",
     "ConstantInterval", "ExponentialInterval", "UniformInterval", "GammaInterval", "LogNormalInterval",
-    "WeibullInterval", "Trace", "TraceArrivals",
+    "WeibullInterval", "BernoulliCount", "PoissonCount", "BatchCount", "Trace", "TraceArrivals",
 }  # fmt: skip
 RULES = {
     "Batch", "Pass", "Policy", "Scheduler", "View", "SCHEDULERS", "ArrayBatch", "ArrayRule", "ArrayView",

@@ -5,7 +5,7 @@ stormpy (GPL) is no dependency; the test runs where it is installed.
 
 import numpy as np
 import pytest
-from chains import CHAINS, stationary
+from small_chains import CHAINS, stationary
 
 from queuetheory_llm.files.prism import export, labels, rewards
 from queuetheory_llm.markov.operator import Operator

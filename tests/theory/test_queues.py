@@ -1,14 +1,14 @@
 """Long runs of the compiled kernel against closed forms, within four standard errors; Little's law exactly in each."""
 
-import cmath
 import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from closed_forms import bailey, take_all_sojourn, vanilla
 from systems import assert_same
 
-from queuetheory_llm.model.arrivals import PoissonArrivals, SlottedArrivals
+from queuetheory_llm.model.arrivals import BatchCount, BernoulliCount, PoissonArrivals, PoissonCount, SlottedArrivals
 from queuetheory_llm.model.batch_time import Hinge, Staircase, Table
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import Geometric
@@ -130,19 +130,6 @@ def test_little_s_law_holds_on_the_path_of_every_rule(rule):
     assert integral(ticks, series.backlog) == int((ends * log.tokens).sum() - (arrived * requests.work).sum())
 
 
-def take_all_sojourn(load, alpha, tau0):
-    """Inoue 2021: mean sojourn from the stationary law of the batch size, B' = A + [A = 0], A ~ Poisson(...)."""
-    rate, sizes = load / alpha, np.arange(1, 400)
-    mean = rate * (alpha * sizes + tau0)
-    counts = np.arange(400)
-    logs = counts * np.log(mean)[:, None] - mean[:, None] - np.array([math.lgamma(count + 1) for count in counts])
-    law = np.exp(logs)
-    law[:, 1] += law[:, 0]
-    stationary = np.linalg.matrix_power(law[:, 1:], 1 << 12)[0]
-    first, second = stationary @ sizes, stationary @ sizes**2
-    return alpha + tau0 + (1 + 2 * load) * (second - first) / (2 * rate * first)
-
-
 @pytest.mark.parametrize("load", [0.2, 0.5, 0.8])
 def test_batches_that_take_all(load):
     """Inoue 2021: t(b) = alpha b + tau0, every batch takes all that wait, load lambda alpha."""
@@ -157,10 +144,10 @@ def test_batches_that_take_all(load):
     assert done.series.waiting.max() < 1000
 
 
-def slotted_run(rule, b_max, lengths, law, mean, slots, seed):
+def slotted_run(rule, b_max, lengths, per_slot, slots, seed):
     """One batch a slot of a second."""
     engine = Engine(batch_time=Table(tokens=[b_max], seconds_at=[1]), b_max=b_max)
-    arrivals = SlottedArrivals(slot=1, law=law, mean=mean)
+    arrivals = SlottedArrivals(slot=1, per_slot=per_slot)
     workload = Workload.of(prefill=lengths[0], decode=lengths[1], arrivals=arrivals)
     return run_of(engine, rule, workload, Fraction(slots), seed=seed)
 
@@ -168,12 +155,6 @@ def slotted_run(rule, b_max, lengths, law, mean, slots, seed):
 def at_slot_starts(done):
     """Requests present at the start of each slot, after its arrivals."""
     return present_at(done, np.arange(done.until // done.clock.rate) * done.clock.rate)
-
-
-def vanilla(p):
-    """Mean number under vanilla vLLM with one prompt token and one decode token, two tokens a batch."""
-    r = (-(1 - p) + math.sqrt((1 - p) ** 2 + 4 * p * (1 - p))) / (2 * (1 - p))
-    return p + r / (1 - r)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +175,7 @@ def vanilla(p):
 def test_slotted_chains(rule, lengths, p, mean):
     """Mean number at slot starts after arrivals: Bernoulli(p) requests a slot, two tokens a batch, exact chains."""
     slots = 600_000 if mean > 2.5 else 150_000  # the heavier the load, the longer the memory
-    done = slotted_run(rule, 2, lengths, "bernoulli", p, slots, seed=11)
+    done = slotted_run(rule, 2, lengths, BernoulliCount(p=p), slots, seed=11)
     assert_mean(at_slot_starts(done), mean, power=0.1)
 
 
@@ -214,19 +195,8 @@ def test_the_formula_of_vanilla_vllm_at_one_half():
 )
 def test_slotted_chains_beyond_their_thresholds(rule, lengths, growth):
     """Tokens by which the backlog grows a slot at p = 3/4, beyond 2/3 and 1/2."""
-    done = slotted_run(rule, 2, lengths, "bernoulli", "0.75", 400_000, seed=13)
+    done = slotted_run(rule, 2, lengths, BernoulliCount(p="0.75"), 400_000, seed=13)
     assert_mean(np.diff(done.series.backlog) / (np.diff(done.series.ticks) / done.clock.rate), growth(0.75), power=0.1)
-
-
-def bailey(mean, b):
-    """Bailey 1954: mean queue at slot starts after Poisson(mean) arrivals, at most ``b`` served a slot."""
-    queue = mean + (mean**2 - b * (b - 1)) / (2 * (b - mean))
-    for k in range(1, b):
-        z, unity = 0j, cmath.exp(2j * math.pi * k / b)
-        for _ in range(500):  # the root of z^b = e^{m(z - 1)} on the k-th branch
-            z = unity * cmath.exp(mean * (z - 1) / b)
-        queue += (1 / (1 - z)).real
-    return queue
 
 
 @pytest.mark.parametrize(("mean", "b_max"), [("0.8", 1), ("3", 4), ("7", 8), ("13.6", 16)])
@@ -235,15 +205,30 @@ def test_bulk_service(mean, b_max):
     expected = bailey(float(mean), b_max)
     published = {1: 2.4, 4: 3.8008834798}
     assert expected == pytest.approx(published.get(b_max, expected), abs=1e-9)
-    done = slotted_run("orca", b_max, (1, 0), "poisson", mean, 150_000, seed=12)
+    done = slotted_run("orca", b_max, (1, 0), PoissonCount(mean=mean), 150_000, seed=12)
     assert_mean(at_slot_starts(done), expected, power=0.1)
+
+
+@pytest.mark.parametrize(
+    "count", [BatchCount(values=[0, 1, 4], weights=[13, 3, 1]), BatchCount(values=[0, 3], weights=[4, 1])]
+)
+@pytest.mark.parametrize("rule", ["sarathi", "vllm-vanilla"])
+def test_batches_of_requests(rule, count):
+    """One-token requests, one served a slot: N' = N - [N > 0] + A, whose square in the mean gives E[N].
+
+    With rho = E[A] = P(N > 0) it is rho + E[A(A - 1)]/(2(1 - rho)), N counted at slot starts after arrivals.
+    """
+    rho = float(count.mean)
+    pairs = sum(float(chance) * value * (value - 1) for value, chance in count.chances.items())
+    done = slotted_run(rule, 1, (1, 0), count, 200_000, seed=15)
+    assert_mean(at_slot_starts(done), rho + pairs / (2 * (1 - rho)), power=0.1)
 
 
 @pytest.mark.parametrize("rule", ["sarathi", "vllm-vanilla", "static"])
 def test_geo_geo_1(rule):
     """Arrival .3 and service .5 a slot: 1.05 present after arrivals, .75 before."""
     p, s = 0.3, 0.5
-    done = slotted_run(rule, 1, (0, Geometric(mean=2)), "bernoulli", "0.3", 300_000, seed=14)
+    done = slotted_run(rule, 1, (0, Geometric(mean=2)), BernoulliCount(p="0.3"), 300_000, seed=14)
     present = at_slot_starts(done)
     before = p * (1 - p) / (s - p) - p  # mean p(1 - p)/(s - p) after the arrival, of which p has just come
     assert (before, before + p) == (pytest.approx(0.75), pytest.approx(1.05))

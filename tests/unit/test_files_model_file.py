@@ -10,6 +10,7 @@ from queuetheory_llm.errors import InvalidInput, InvalidModel
 from queuetheory_llm.files.model_file import load_model
 from queuetheory_llm.files.model_writer import dump_model
 from queuetheory_llm.model.arrivals import (
+    BatchCount,
     DeterministicArrivals,
     GammaInterval,
     PoissonArrivals,
@@ -146,6 +147,11 @@ def test_arrivals(load, text, process):
     [
         ('{ law = "bernoulli", p = 0.5 }', SlottedArrivals(slot=1, law="bernoulli", mean="1/2")),
         ('{ law = "poisson", mean = 3 }', SlottedArrivals(slot=1, law="poisson", mean=3)),
+        (
+            '{ law = "batch", values = [0, 1, 4], weights = ["1/2", 0.25, "1/4"] }',
+            SlottedArrivals(slot=1, per_slot=BatchCount(values=[0, 1, 4], weights=["1/2", "1/4", "1/4"])),
+        ),
+        ('{ law = "batch", values = [2, 3] }', SlottedArrivals(slot=1, per_slot=BatchCount(values=[2, 3]))),
     ],
 )
 def test_slotted_arrivals(load, law, process):
@@ -312,6 +318,27 @@ def test_faults_of_a_table(faults, law, fault):
             'arrivals = "slotted"\nslot = "1 s"\nper_slot = 3\nprefill = 1\ndecode = 1',
             "workload.per_slot: must be a table",
         ),
+        *(
+            (
+                f'arrivals = "slotted"\nslot = "1 s"\nper_slot = {{ {law} }}\nprefill = 1\ndecode = 1',
+                f"workload.per_slot.{fault}",
+            )
+            for law, fault in (
+                ('law = "bernouli", p = 1', "law: 'bernouli' is not known; did you mean bernoulli?"),
+                ('law = "bernoulli"', "p: missing"),
+                ('law = "poisson", mean = 0', "mean: 0 is not positive"),
+                ('law = "batch"', "values: missing"),
+                ('law = "batch", values = 3', "values: 3 is not a list"),
+                ('law = "batch", values = []', "values: the list is empty"),
+                ('law = "batch", values = [0]', "values: no slot ever brings a request"),
+                ('law = "batch", values = [0, 1.5]', "values[1]: 1.5 is not a whole number"),
+                ('law = "batch", values = [0, -1]', "values: -1 is negative"),
+                ('law = "batch", values = [1, 1]', "values: 1 is given 2 times"),
+                ('law = "batch", values = [0, 1], weights = [1, -1]', "weights: -1 is negative"),
+                ('law = "batch", values = [0, 1], weights = [1]', "weights: 1 weights for 2 values"),
+                ('law = "batch", values = [0, 1], mean = 1', "mean: unknown key"),
+            )
+        ),
         ('class = { name = "a" }', "workload.class: write [[workload.class]]"),
         ("class = [3]", "workload.class[0]: must be a table"),
         (
@@ -426,6 +453,8 @@ SYSTEMS = [
             workload=Workload.of(prefill=Geometric(mean="7/3"), decode=0, arrivals=arrivals),
         )
         for arrivals in (
+            SlottedArrivals(slot=1, law="poisson", mean="5/7"),
+            SlottedArrivals(slot=1, per_slot=BatchCount(values=[4, 0, 1], weights=["1/3", 2, "1/7"])),
             DeterministicArrivals(interval="187/400 s"),
             RenewalArrivals(interval=GammaInterval(mean="1/3 s", cv="1/7")),
             RenewalArrivals(interval=UniformInterval(low=0, high="1/3 s")),

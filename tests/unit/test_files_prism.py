@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from chains import CHAINS, chain, slotted, stationary, timed
 from scipy.sparse import coo_array
+from small_chains import CHAINS, chain, slotted, stationary, timed
 
 import queuetheory_llm as qt
 from queuetheory_llm.errors import InvalidInput

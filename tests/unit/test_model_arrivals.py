@@ -8,17 +8,21 @@ import pytest
 
 from queuetheory_llm.errors import InvalidInput, InvalidModel
 from queuetheory_llm.model.arrivals import (
+    BatchCount,
+    BernoulliCount,
     ConstantInterval,
     DeterministicArrivals,
     ExponentialInterval,
     GammaInterval,
     LogNormalInterval,
     PoissonArrivals,
+    PoissonCount,
     RenewalArrivals,
     SlottedArrivals,
     UniformInterval,
     WeibullInterval,
 )
+from queuetheory_llm.model.chances import count_law
 from queuetheory_llm.model.lengths import Constant, Empirical, Geometric, IndependentLengths, ObservedLengths, Uniform
 from queuetheory_llm.model.system import System
 from queuetheory_llm.model.workload import RequestClass, Workload
@@ -64,6 +68,7 @@ def test_scaling_an_interval_scales_every_draw(law, cv):  # noqa: ARG001
         RenewalArrivals(interval=UniformInterval(low="300 ms", high="500 ms")),
         SlottedArrivals(slot="100 ms", law="poisson", mean="0.25"),
         SlottedArrivals(slot="100 ms", law="bernoulli", mean="0.25"),
+        SlottedArrivals(slot="100 ms", per_slot=BatchCount(values=[1, 0, 2], weights=["0.15", "0.8", "0.05"])),
     ],
     ids=repr,
 )
@@ -79,6 +84,56 @@ def test_slots_are_not_rescaled():
     assert SlottedArrivals(slot="100 ms", law="poisson", mean=1).with_rate(Fraction(50)).slot == Fraction(1, 10)
 
 
+def test_another_rate_of_batches_scales_every_positive_number_alike():
+    arrivals = SlottedArrivals(slot="500 ms", per_slot=BatchCount(values=[0, 1, 4], weights=["1/2", "1/4", "1/4"]))
+    assert arrivals.rate == Fraction(5, 2)
+    half = arrivals.with_rate(Fraction(5, 4)).per_slot
+    assert half.chances == {0: Fraction(3, 4), 1: Fraction(1, 8), 4: Fraction(1, 8)}
+    assert arrivals.largest_rate == 5  # two slots a second, each with 1 or 4
+    assert arrivals.with_rate(Fraction(5)).per_slot.chances == {0: 0, 1: Fraction(1, 2), 4: Fraction(1, 2)}
+    with pytest.raises(InvalidModel, match=r"rate: 6 requests/s is above 5, at which no slot is empty"):
+        arrivals.with_rate(Fraction(6))
+
+
+def test_batches_without_an_empty_slot_gain_some_at_a_lower_rate():
+    full = BatchCount(values=[3])
+    assert full.with_mean(Fraction(3)) == full
+    assert full.with_mean(Fraction(1)).chances == {0: Fraction(2, 3), 3: Fraction(1, 3)}
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (BernoulliCount(p="0.5"), "bernoulli with mean 0.5 per slot of 500 ms"),
+        (BatchCount(values=[0, 1, 4]), "batches of 0, 1, 4 with mean 1.66667 per slot of 500 ms"),
+        (BatchCount(values=range(11)), "batches of up to 10 with mean 5 per slot of 500 ms"),
+    ],
+)
+def test_slotted_arrivals_in_words(count, words):
+    assert SlottedArrivals(slot="500 ms", per_slot=count).describe() == words
+
+
+def test_the_name_and_mean_of_a_law_are_short_for_it():
+    for law, count in (("bernoulli", BernoulliCount(p="1/3")), ("poisson", PoissonCount(mean="1/3"))):
+        assert SlottedArrivals(slot=1, law=law, mean="1/3") == SlottedArrivals(slot=1, per_slot=count)
+
+
+@pytest.mark.parametrize(
+    "count",
+    [BernoulliCount(p="0.3"), PoissonCount(mean="2.5"), BatchCount(values=[4, 0, 1], weights=[1, 2, 1]),
+     BatchCount(values=[2, 7])],
+    ids=repr,
+)  # fmt: skip
+def test_numbers_per_slot_follow_their_law(count):
+    """The share of each number within 4 standard errors of its probability."""
+    draws = count.sample(np.random.default_rng(8), 100_000)
+    assert draws.dtype == np.int64
+    law = count_law(count)
+    assert law @ np.arange(len(law)) == pytest.approx(float(count.mean), rel=1e-12)
+    for value, chance in enumerate(law):
+        assert abs((draws == value).mean() - chance) <= 4 * math.sqrt(chance * (1 - chance) / draws.size)
+
+
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
@@ -88,7 +143,24 @@ def test_slots_are_not_rescaled():
         (lambda: DeterministicArrivals(interval="0 s"), "interval: 0 is not positive"),
         (lambda: DeterministicArrivals(interval="5"), "has no unit"),
         (lambda: SlottedArrivals(slot=1, law="bernoulli", mean="1.5"), "p: 1.5 is above 1"),
-        (lambda: SlottedArrivals(slot=1, law="bernoulli", mean=1).with_rate(Fraction(2)), "p: 2 is above 1"),
+        (
+            lambda: SlottedArrivals(slot=1, law="bernoulli", mean=1).with_rate(Fraction(2)),
+            "rate: 2 requests/s is above 1",
+        ),
+        (lambda: SlottedArrivals(slot=1, law="poisson", mean=1).with_rate(Fraction(0)), "rate: 0 is not positive"),
+        (lambda: SlottedArrivals(slot=1, law="batch", mean=1), "law: 'batch' is not bernoulli or poisson"),
+        (lambda: SlottedArrivals(slot=1), "per_slot: give the law"),
+        (lambda: SlottedArrivals(slot=1, per_slot=PoissonCount(mean=1), mean=1), "per_slot: goes without law"),
+        (lambda: BernoulliCount(p=0), "p: 0 is not positive"),
+        (lambda: BatchCount(values=[]), "values: the list is empty"),
+        (lambda: BatchCount(values=[-1, 2]), "values: -1 is negative"),
+        (lambda: BatchCount(values=["1/2", 2]), "1/2 is not a whole number"),
+        (lambda: BatchCount(values=[2, 1, 2]), "values: 2 is given 2 times"),
+        (lambda: BatchCount(values=[0]), "values: no slot ever brings a request"),
+        (lambda: BatchCount(values=[0, 3], weights=[1, 0]), "values: no slot ever brings a request"),
+        (lambda: BatchCount(values=[0, 3], weights=[2, "-1/4"]), "weights: -0.25 is negative"),
+        (lambda: BatchCount(values=[0, 3], weights=[1]), "weights: 1 weights for 2 values"),
+        (lambda: BatchCount(values=[0, 3]).with_mean(Fraction(4)), "mean: 4 is above 3"),
         (lambda: UniformInterval(low=2, high=2), "low: need 0 <= low < high"),
         (lambda: GammaInterval(mean=1, cv=0), "cv: 0 is not positive"),
         (lambda: WeibullInterval(mean=1, cv="0.001"), "cv: 0.001 is outside"),

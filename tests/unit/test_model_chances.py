@@ -8,8 +8,15 @@ import pytest
 from scipy import stats
 
 from queuetheory_llm.errors import AssumptionViolated, InvalidInput, InvalidModel, NotConverged
-from queuetheory_llm.model.arrivals import DeterministicArrivals, PoissonArrivals, SlottedArrivals
-from queuetheory_llm.model.chances import arrivals_law, binomial_law, memoryless_decode, poisson_law, request_law
+from queuetheory_llm.model.arrivals import BatchCount, DeterministicArrivals, PoissonArrivals, SlottedArrivals
+from queuetheory_llm.model.chances import (
+    arrivals_law,
+    binomial_law,
+    count_law,
+    memoryless_decode,
+    poisson_law,
+    request_law,
+)
 from queuetheory_llm.model.lengths import (
     Empirical,
     Geometric,
@@ -69,12 +76,21 @@ class TestArrivals:
         poisson = SlottedArrivals(slot="500 ms", law="poisson", mean=3)
         assert arrivals_law(poisson, Fraction(1, 2)) == pytest.approx(poisson_law(3.0))
 
+    def test_batches(self):
+        count = BatchCount(values=[4, 0, 1, 9], weights=[1, 2, 1, 0])
+        assert count_law(count).tolist() == [0.5, 0.25, 0, 0, 0.25]
+        arrivals = SlottedArrivals(slot="500 ms", per_slot=count)
+        assert arrivals_law(arrivals, Fraction(1, 2)).tolist() == [0.5, 0.25, 0, 0, 0.25]
+        assert arrivals_law(arrivals, Fraction(1, 2), rate=1.25).tolist() == [0.75, 0.125, 0, 0, 0.125]
+        with pytest.raises(NotConverged, match="2000000 requests may come in one slot"):
+            count_law(BatchCount(values=[0, 2_000_000]))
+
     def test_refusals(self):
         with pytest.raises(AssumptionViolated, match="not deterministic; use qt-llm simulate"):
             arrivals_law(DeterministicArrivals(interval=1), Fraction(1))
         with pytest.raises(AssumptionViolated, match="give rate"):
             arrivals_law(None, Fraction(1))
-        with pytest.raises(InvalidModel, match="p: 2 is above 1"):
+        with pytest.raises(InvalidModel, match="rate: 2 requests/s is above 1"):
             arrivals_law(SlottedArrivals(slot=1, law="bernoulli", mean="1/4"), Fraction(1), rate=2)
 
 

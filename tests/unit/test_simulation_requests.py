@@ -5,6 +5,7 @@ import pytest
 
 from queuetheory_llm.errors import InfeasibleRequest, InvalidInput
 from queuetheory_llm.model.arrivals import (
+    BatchCount,
     ConstantInterval,
     DeterministicArrivals,
     ExponentialInterval,
@@ -32,6 +33,7 @@ PROCESSES = [
     RenewalArrivals(interval=ConstantInterval(mean="0.25 s")),
     SlottedArrivals(slot="0.5 s", law="poisson", mean=2),
     SlottedArrivals(slot="0.5 s", law="bernoulli", mean="0.25"),
+    SlottedArrivals(slot="0.5 s", per_slot=BatchCount(values=[0, 1, 4], weights=["1/2", "1/4", "1/4"])),
 ]
 
 

@@ -1,0 +1,632 @@
+"""`explore` for the rules of the policy space, compiled: the same cores and the same moves, in the same order.
+
+A core is written as *runs* of equal requests that follow each other (prompt tokens left, decode tokens left, whether
+they hold a seat, how many), so a hundred decodes of one memoryless law are one run. Every policy then does the same
+thing: two passes over the runs, each over the runs of one *kind* (in a prompt or past it; or with a seat and without),
+and each serves its runs from the front until the batch is full. Behind the last run of their kind stand the requests
+that nobody has looked at; a pass that comes that far draws the lengths of the next one, and the batch is formed anew.
+
+The cores are words of one pool, found through a hash table. All arrays are made and grown in Python: where one is full
+the kernel leaves the core it is at, and begins that core again when there is room.
+
+All of it is one module because the machine code kept on disk is known by the date of the file of `advance` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from queuetheory_llm.kept import F, kept
+from queuetheory_llm.markov.explore import Limits, Progress, space_of
+from queuetheory_llm.markov.outcomes import Outcomes
+from queuetheory_llm.markov.space import Floats, Ints, Sizes, Space
+from queuetheory_llm.model.arrivals import Arrivals
+from queuetheory_llm.model.chances import binomial_law
+from queuetheory_llm.schedulers.policy import Pass, Policy
+from queuetheory_llm.schedulers.state import State
+
+Words = NDArray[np.int32]
+
+# The kernel makes no array, so nothing need count references to them.
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+inlined = njit(**_OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
+
+
+def entry(function: F) -> F:
+    """Compile what Python calls, with all that it calls."""
+    return kept(function, **_OPTIONS)
+
+
+# Columns of a run; the last says of runs after a batch whether it gave them a token of a memoryless length.
+PREFILL, DECODE, SEAT, COUNT, DRAWN = range(5)
+RUN = 4  # words of a run of a core
+# How far the kernel is: cores found and done, words of the pool, moves, states.
+CORES, DONE, WORDS, MOVES, STATES = range(5)
+# Why `advance` returned; the first two also say how a batch was formed.
+OPEN, SETTLED, FINISHED, PAUSED, BEYOND, CORES_FULL, MOVES_FULL, DESK_FULL = range(8)
+
+_PAUSE = 1 << 18  # moves between two reports of progress
+
+
+class Rule(NamedTuple):
+    """A policy on an engine; ``first`` is the kind its first pass serves, ``fresh`` the kind of unseen requests.
+
+    ``seated``: a run is of kind 1 with a seat, 0 without; else of kind 1 in its prompt, 0 past it.
+    ``hidden`` and ``alike`` are those of `Outcomes`, the latter only where there are no seats.
+    """
+
+    seated: bool
+    first: int
+    fresh: int
+    mixed: bool
+    chunks: bool
+    budget: int
+    slots: int
+    threshold: int
+    hidden: bool
+    alike: bool
+
+
+class Lengths(NamedTuple):
+    """Lengths with their chances, the sizes of `Sizes`, and the laws of how many of n decodes of a mean finish.
+
+    The law of mean i and n decodes is ``law[begin[i, n] : begin[i, n + 1]]``.
+    """
+
+    prefill: Ints
+    decode: Ints
+    chance: Floats
+    parts: int
+    whole: int
+    level: int
+    means: Floats
+    begin: Ints
+    law: Floats
+
+
+class Found(NamedTuple):
+    """Cores: ``words[begin[i] : begin[i + 1]]`` are the runs of core i; ``table`` has their numbers by hash, or -1."""
+
+    words: Words
+    begin: Ints
+    room: Words
+    known: Words
+    tokens: Floats
+    table: Words
+
+
+class Rows(NamedTuple):
+    """Moves; see `space.Moves`."""
+
+    source: Words
+    target: Words
+    low: Words
+    high: Words
+    taken: Words
+    tokens: Words
+    chance: Floats
+
+
+class Desk(NamedTuple):
+    """Room to work in.
+
+    ``run``: the runs of the core and of what was drawn, ``served``: how many requests of each get ``need`` tokens, and
+    the tokens of one more. ``after``: the runs after the batch, ``gone``: how many of each finish. ``key``: the words
+    of a core. ``drawn``: indices of the lengths drawn, ``path``: the chance of the first i of them.
+    """
+
+    run: Ints
+    need: Ints
+    served: Ints
+    rest: Ints
+    after: Ints
+    gone: Ints
+    key: Words
+    drawn: Ints
+    path: Floats
+
+
+# --- the batch --------------------------------------------------------------------------------------------------------
+
+
+@inlined
+def form(rule: Rule, desk: Desk, runs: int) -> tuple[int, bool]:
+    """Form the batch of `Policy.form`: its tokens, and whether it would go on to look at one more unseen request."""
+    run, tokens, seats, looks = desk.run, rule.budget, rule.slots, False
+    desk.served[:runs] = 0
+    desk.rest[:runs] = 0
+    for sweep in range(2):
+        kind = rule.first if sweep == 0 else 1 - rule.first
+        fits = True
+        for i in range(runs):
+            if kind != (run[i, SEAT] if rule.seated else run[i, PREFILL] > 0):
+                continue
+            need = max(1, min(run[i, PREFILL], rule.threshold))
+            served = min(run[i, COUNT], seats, tokens // need)
+            desk.need[i], desk.served[i] = need, served
+            tokens -= served * need
+            seats -= served
+            fits = served == run[i, COUNT] or tokens == 0 or seats == 0
+            if not fits and rule.chunks:
+                desk.rest[i] = tokens
+                tokens, fits = 0, True
+            if not fits or tokens == 0 or seats == 0:
+                break
+        if kind == rule.fresh:
+            looks = fits and tokens > 0 and seats > 0
+        if not rule.mixed and tokens < rule.budget:
+            break
+    return rule.budget - tokens, looks
+
+
+@inlined
+def put(after: Ints, size: int, prefill: int, decode: int, seat: int, count: int, drawn: int) -> int:
+    """Put requests behind the runs of ``after``, unless they are finished; returns the number of runs."""
+    if count == 0 or (prefill == 0 and decode == 0):
+        return size
+    last = size - 1
+    if (
+        size > 0
+        and after[last, PREFILL] == prefill
+        and after[last, DECODE] == decode
+        and after[last, SEAT] == seat
+        and after[last, DRAWN] == drawn
+    ):
+        after[last, COUNT] += count
+        return size
+    after[size, PREFILL], after[size, DECODE], after[size, SEAT] = prefill, decode, seat
+    after[size, COUNT], after[size, DRAWN] = count, drawn
+    return size + 1
+
+
+@inlined
+def credit(rule: Rule, desk: Desk, runs: int) -> int:
+    """The runs after the batch, as if no memoryless length ended; returns their number."""
+    size = 0
+    for i in range(runs):
+        prefill, decode, seat = desk.run[i, PREFILL], desk.run[i, DECODE], desk.run[i, SEAT]
+        served, rest, count = desk.served[i], desk.rest[i], desk.run[i, COUNT]
+        seated = 1 if rule.seated else 0
+        if prefill > 0:
+            size = put(desk.after, size, prefill - desk.need[i], decode, seated, served, 0)
+        elif decode > 0:
+            size = put(desk.after, size, 0, decode - 1, seated, served, 0)
+        else:
+            size = put(desk.after, size, 0, decode, seated, served, 1)
+        if rest > 0:
+            size = put(desk.after, size, prefill - rest, decode, seated, 1, 0)
+            count -= 1
+        size = put(desk.after, size, prefill, decode, seat, count - served, 0)
+    return size
+
+
+# --- the cores --------------------------------------------------------------------------------------------------------
+
+
+@inlined
+def write(key: Words, size: int, after: Ints, i: int, count: int) -> int:
+    """Write ``count`` requests of run i behind the first ``size`` words of ``key``; returns the number of words."""
+    if count == 0:
+        return size
+    prefill, decode, seat = after[i, PREFILL], after[i, DECODE], after[i, SEAT]
+    last = size - RUN
+    if size > 0 and key[last + PREFILL] == prefill and key[last + DECODE] == decode and key[last + SEAT] == seat:
+        key[last + COUNT] += count
+        return size
+    key[size + PREFILL], key[size + DECODE], key[size + SEAT], key[size + COUNT] = prefill, decode, seat, count
+    return size + RUN
+
+
+@inlined
+def canonical(rule: Rule, lengths: Lengths, desk: Desk, runs: int) -> tuple[int, int]:
+    """Write the core of `Outcomes.canonical` as the key: its number of words, and the requests as good as unseen."""
+    key, after, size = desk.key, desk.after, 0
+    for sweep in range(2 if rule.alike else 1):
+        for i in range(runs):
+            if not rule.alike or (after[i, PREFILL] > 0) == (sweep == 1):
+                size = write(key, size, after, i, after[i, COUNT] - desk.gone[i])
+    last = size - RUN
+    if (
+        lengths.prefill.size == 1
+        and size > 0
+        and key[last + PREFILL] == lengths.prefill[0]
+        and key[last + DECODE] == lengths.decode[0]
+        and key[last + SEAT] == 0
+    ):
+        return last, key[last + COUNT]
+    return size, 0
+
+
+@inlined
+def hashed(words: Words, begin: int, end: int) -> int:
+    """A hash of words, from 0."""
+    mixed = np.uint64(end - begin)
+    for i in range(begin, end):
+        mixed = (mixed ^ np.uint64(words[i])) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+    return np.int64(mixed >> np.uint64(2))
+
+
+@inlined
+def number_of(lengths: Lengths, found: Found, at: Ints, key: Words, size: int) -> int:
+    """The number of the core in ``key``, which is added where it is new; -1 where there is no room for it."""
+    words, begin, mask = found.words, found.begin, found.table.size - 1
+    slot = hashed(key, 0, size) & mask
+    while found.table[slot] >= 0:
+        core = found.table[slot]
+        same = begin[core + 1] - begin[core] == size
+        i = 0
+        while same and i < size:
+            same = words[begin[core] + i] == key[i]
+            i += 1
+        if same:
+            return core
+        slot = (slot + 1) & mask
+    if at[CORES] == found.room.size or at[WORDS] + size > words.size:
+        return -1
+    found.table[slot] = at[CORES]
+    add(lengths, found, at, key, size)
+    return at[CORES] - 1
+
+
+@inlined
+def add(lengths: Lengths, found: Found, at: Ints, key: Words, size: int) -> None:
+    """Add the core in ``key``."""
+    core = at[CORES]
+    taken, known, tokens = 0, 0, 0.0
+    for i in range(0, size, RUN):
+        decode, count = key[i + DECODE], key[i + COUNT]
+        each = key[i + PREFILL] + (lengths.means[-1 - decode] if decode < 0 else float(decode))
+        taken += count * min(lengths.whole, np.int64(np.rint(each * lengths.parts)))
+        known += count
+        tokens += count * each
+    for i in range(size):
+        found.words[at[WORDS] + i] = key[i]
+    at[WORDS] += size
+    at[CORES] += 1
+    found.begin[core + 1] = at[WORDS]
+    found.room[core] = (lengths.level - taken) // lengths.whole
+    found.known[core], found.tokens[core] = known, tokens
+    at[STATES] += found.room[core] + 1
+
+
+@entry
+def rehash(found: Found, cores: int) -> None:
+    """Fill an empty table."""
+    mask = found.table.size - 1
+    for core in range(cores):
+        slot = hashed(found.words, found.begin[core], found.begin[core + 1]) & mask
+        while found.table[slot] >= 0:
+            slot = (slot + 1) & mask
+        found.table[slot] = core
+
+
+# --- the moves --------------------------------------------------------------------------------------------------------
+
+
+@inlined
+def share_of(lengths: Lengths, desk: Desk, runs: int) -> float:
+    """The chance that ``gone`` of each run finish."""
+    share = 1.0
+    for i in range(runs):
+        if desk.after[i, DRAWN]:
+            share *= lengths.law[lengths.begin[-1 - desk.after[i, DECODE], desk.after[i, COUNT]] + desk.gone[i]]
+    return share
+
+
+@inlined
+def next_gone(lengths: Lengths, desk: Desk, runs: int) -> bool:
+    """Go on to the next numbers of requests that finish, the last run fastest; False behind the last."""
+    for i in range(runs - 1, -1, -1):
+        if desk.after[i, DRAWN]:
+            mean, count = -1 - desk.after[i, DECODE], desk.after[i, COUNT]
+            desk.gone[i] += 1
+            if desk.gone[i] < lengths.begin[mean, count + 1] - lengths.begin[mean, count]:
+                return True
+            desk.gone[i] = 0
+    return False
+
+
+@inlined
+def finish(
+    rule: Rule,
+    lengths: Lengths,
+    found: Found,
+    rows: Rows,
+    desk: Desk,
+    at: Ints,
+    core: int,
+    unseen: int,
+    drawn: int,
+    runs: int,
+    tokens: int,
+) -> int:
+    """Write the moves of a batch of known lengths: one for each way that memoryless lengths end in it."""
+    size = credit(rule, desk, runs)
+    desk.gone[:size] = 0
+    going = True
+    while going:
+        share = share_of(lengths, desk, size)
+        if share > 0:
+            words, back = canonical(rule, lengths, desk, size)
+            target = number_of(lengths, found, at, desk.key, words)
+            move = at[MOVES]
+            if target < 0:
+                return CORES_FULL
+            if move == rows.source.size:
+                return MOVES_FULL
+            rows.source[move], rows.target[move] = core, target
+            rows.low[move], rows.high[move], rows.taken[move] = unseen, unseen, drawn - back
+            rows.tokens[move], rows.chance[move] = tokens, desk.path[drawn] * share
+            at[MOVES] = move + 1
+        going = next_gone(lengths, desk, size)
+    return SETTLED
+
+
+@inlined
+def draw(lengths: Lengths, desk: Desk, base: int, place: int, which: int) -> None:
+    """Let the unseen request at ``place`` have the lengths ``which``."""
+    run = base + place
+    desk.run[run, PREFILL], desk.run[run, DECODE] = lengths.prefill[which], lengths.decode[which]
+    desk.run[run, SEAT], desk.run[run, COUNT] = 0, 1
+    desk.drawn[place] = which
+    desk.path[place + 1] = desk.path[place] * lengths.chance[which]
+
+
+@inlined
+def move_batch(
+    rule: Rule,
+    lengths: Lengths,
+    found: Found,
+    rows: Rows,
+    desk: Desk,
+    at: Ints,
+    core: int,
+    unseen: int,
+    base: int,
+) -> int:
+    """Write the moves of a core of ``base`` runs with ``unseen`` requests behind it, for all lengths it has to draw.
+
+    Returns SETTLED where no batch looks behind them, so that more of them fare alike.
+    """
+    drawn, answer = 0, SETTLED
+    desk.path[0] = 1.0
+    while True:
+        tokens, looks = 0, True
+        if rule.hidden or drawn == unseen:
+            tokens, looks = form(rule, desk, base + drawn)
+        looks = looks or not rule.hidden
+        if looks and drawn < unseen:
+            draw(lengths, desk, base, drawn, lengths.chance.size - 1)
+            drawn += 1
+            continue
+        if looks:
+            answer = OPEN
+        code = finish(rule, lengths, found, rows, desk, at, core, unseen, drawn, base + drawn, tokens)
+        if code != SETTLED:
+            return code
+        while drawn > 0 and desk.drawn[drawn - 1] == 0:
+            drawn -= 1
+        if drawn == 0:
+            return answer
+        draw(lengths, desk, base, drawn - 1, desk.drawn[drawn - 1] - 1)
+
+
+@inlined
+def same(rows: Rows, one: int, other: int, end: int) -> bool:
+    """Whether the moves from ``one`` to ``other`` and from there to the end are alike."""
+    if other - one != end - other:
+        return False
+    for i in range(other, end):
+        j = one + i - other
+        if (
+            rows.target[i] != rows.target[j]
+            or rows.taken[i] != rows.taken[j]
+            or rows.tokens[i] != rows.tokens[j]
+            or rows.chance[i] != rows.chance[j]
+        ):
+            return False
+    return True
+
+
+@inlined
+def move_line(rule: Rule, lengths: Lengths, found: Found, rows: Rows, desk: Desk, at: Ints, core: int) -> int:
+    """Write the moves of all states of a core; see `explore._line`."""
+    begin, room = found.begin[core], found.room[core]
+    base = (found.begin[core + 1] - begin) // RUN
+    deepest = room if not rule.hidden else min(room, rule.slots + 1)
+    if base + deepest > desk.run.shape[0]:
+        return DESK_FULL
+    for i in range(base):
+        for column in range(RUN):
+            desk.run[i, column] = found.words[begin + RUN * i + column]
+    fewer = -1
+    for unseen in range(0 if base > 0 else 1, room + 1):
+        start = at[MOVES]
+        code = move_batch(rule, lengths, found, rows, desk, at, core, unseen, base)
+        if code > SETTLED:
+            return code
+        alike = fewer >= 0 and same(rows, fewer, start, at[MOVES])
+        if alike:
+            at[MOVES], start = start, fewer
+        if alike or code == SETTLED:
+            rows.high[start : at[MOVES]] = room
+            break
+        fewer = start
+    return SETTLED
+
+
+@entry
+def advance(
+    rule: Rule, lengths: Lengths, found: Found, rows: Rows, desk: Desk, at: Ints, most_states: int, most_moves: int
+) -> int:
+    """Explore core after core until there is something to say; a core that found no room is begun again."""
+    if at[CORES] == 0:
+        number_of(lengths, found, at, desk.key, 0)  # the empty engine
+    pause = at[MOVES] + _PAUSE
+    while at[DONE] < at[CORES]:
+        if at[MOVES] >= pause:
+            return PAUSED
+        start = at[MOVES]
+        code = move_line(rule, lengths, found, rows, desk, at, at[DONE])
+        if code > SETTLED:
+            at[MOVES] = start
+            return code
+        at[DONE] += 1
+        if at[STATES] > most_states or at[MOVES] > most_moves:
+            return BEYOND
+    return FINISHED
+
+
+# --- from Python ------------------------------------------------------------------------------------------------------
+
+
+class Cores(Sequence[State]):
+    """Cores as states, made when they are asked for.
+
+    Parameters
+    ----------
+    words : int32 array
+        Runs of equal requests; see `Found`.
+    begin : int64 array of shape (cores + 1,)
+    """
+
+    def __init__(self, words: Words, begin: Ints) -> None:
+        self._words, self._begin = words, begin
+
+    def __len__(self) -> int:
+        """Number of cores."""
+        return self._begin.size - 1
+
+    def __getitem__(self, core: Any) -> Any:
+        """One core, or a list of those of a slice."""
+        if isinstance(core, slice):
+            return [self[each] for each in range(*core.indices(len(self)))]
+        core = range(len(self))[core]
+        runs = self._words[self._begin[core] : self._begin[core + 1]].reshape(-1, RUN).tolist()
+        left = [(prefill, decode) for prefill, decode, _, count in runs for _ in range(count)]
+        return State(tuple(left), tuple(range(sum(count for *_, seat, count in runs if seat))))
+
+
+def explore_policy(
+    outcomes: Outcomes, arrivals: Arrivals, level: float, limits: Limits, progress: Progress | None = None
+) -> Space:
+    """The space of `explore.explore_plainly` for a `Policy`; parameters and errors are those of `explore.explore`."""
+    rule, lengths = _rule(outcomes), _lengths(outcomes, level)
+    found, rows, desk = _found(), _rows(), _desk(64)
+    at = np.zeros(5, np.int64)
+    while (code := advance(rule, lengths, found, rows, desk, at, limits.states, limits.moves)) != FINISHED:
+        limits.check(int(at[STATES]), int(at[MOVES]), level)
+        if code == MOVES_FULL:
+            limits.check(int(at[STATES]), rows.source.size + 1, level)
+            _resize(rows, min(2 * rows.source.size, limits.moves + 1))
+        elif code == CORES_FULL:
+            found = _grown(found, at)
+        elif code == DESK_FULL:
+            desk = _desk(2 * desk.run.shape[0])
+        elif progress is not None:
+            progress(int(at[STATES]))
+    cores, moves = int(at[CORES]), int(at[MOVES])
+    words, begin = found.words[: at[WORDS]].copy(), found.begin[: cores + 1].copy()
+    counts = [column[:cores].copy() for column in (found.room, found.known, found.tokens)]
+    del found  # and with it what was kept for the search
+    _resize(rows, moves)
+    columns = list(rows)
+    del rows
+    return space_of(outcomes, arrivals, level, Cores(words, begin), counts, columns)
+
+
+def _rule(outcomes: Outcomes) -> Rule:
+    policy, engine = outcomes.scheduler, outcomes.engine
+    if not isinstance(policy, Policy):
+        raise TypeError(f"{policy.name} is no Policy")
+    budget = policy.budget(engine.b_max)
+    in_prompt = int(outcomes.law.prefill[0] > 0)
+    return Rule(
+        seated=outcomes.seated,
+        first=int(policy.passes[0] in (Pass.PREFILL, Pass.RUNNING)),
+        fresh=0 if outcomes.seated else in_prompt,
+        mixed=policy.mixed,
+        chunks=policy.chunks,
+        budget=budget,
+        slots=min(engine.slots, budget),
+        threshold=2**62 if policy.threshold is None else policy.threshold,
+        hidden=outcomes.hidden,
+        alike=outcomes.phased and outcomes.alike,
+    )
+
+
+def _lengths(outcomes: Outcomes, level: float) -> Lengths:
+    law, sizes = outcomes.law, Sizes(law=outcomes.law)
+    parts = round(level * sizes.parts)
+    means = [float(mean) for mean in law.memoryless]
+    least = min((sizes.size((0, -1 - i)) for i in range(len(means))), default=1)
+    most = min(outcomes.engine.slots, parts // least)  # decodes of memoryless length in a batch
+    laws = [[binomial_law(count, 1 / mean) for count in range(most + 1)] for mean in means]
+    ends = np.cumsum([0, *(each.size for row in laws for each in row)])
+    begin = np.array([ends[i * (most + 1) : (i + 1) * (most + 1) + 1] for i in range(len(means))], dtype=np.int64)
+    return Lengths(
+        prefill=law.prefill,
+        decode=law.decode,
+        chance=law.chance,
+        parts=sizes.parts,
+        whole=sizes.whole,
+        level=parts,
+        means=np.array(means),
+        begin=begin.reshape(len(means), most + 2),
+        law=np.concatenate([np.zeros(0), *(each for row in laws for each in row)]),
+    )
+
+
+def _found(cores: int = 1 << 12) -> Found:
+    return Found(
+        words=np.zeros(4 * RUN * cores, np.int32),
+        begin=np.zeros(cores + 1, np.int64),
+        room=np.zeros(cores, np.int32),
+        known=np.zeros(cores, np.int32),
+        tokens=np.zeros(cores),
+        table=np.full(2 * cores, -1, np.int32),
+    )
+
+
+def _grown(found: Found, at: Ints) -> Found:
+    """Room for twice as many cores, or for twice as many words."""
+    if at[CORES] < found.room.size:
+        _resize((found.words,), 2 * found.words.size)
+        return found
+    cores = 2 * found.room.size
+    _resize((found.begin,), cores + 1)
+    _resize((found.room, found.known, found.tokens), cores)
+    found = found._replace(table=np.full(2 * cores, -1, np.int32))
+    rehash(found, int(at[CORES]))
+    return found
+
+
+def _rows(moves: int = 1 << 14) -> Rows:
+    return Rows(*(np.zeros(moves, np.int32) for _ in range(6)), np.zeros(moves))
+
+
+def _resize(arrays: Sequence[NDArray[Any]], size: int) -> None:
+    """Let the system move the arrays, so that not even for a moment two copies are held."""
+    for array in arrays:
+        array.resize(size, refcheck=False)
+
+
+def _desk(runs: int) -> Desk:
+    """For cores and drawn requests of ``runs`` runs together, each of which a batch splits in three at most."""
+    return Desk(
+        run=np.zeros((runs, 5), np.int64),
+        need=np.zeros(runs, np.int64),
+        served=np.zeros(runs, np.int64),
+        rest=np.zeros(runs, np.int64),
+        after=np.zeros((3 * runs, 5), np.int64),
+        gone=np.zeros(3 * runs, np.int64),
+        key=np.zeros(3 * runs * RUN, np.int32),
+        drawn=np.zeros(runs, np.int64),
+        path=np.zeros(runs + 1),
+    )
