@@ -457,31 +457,27 @@ def _cut_lines(chain: ExactChain) -> Iterator[str]:
     yield f"errors: from the chain cut at {found.checked_at:.6g} tokens, by what the refused requests would have cost"
     if recurrence.transient:
         yield f"recurrence: {recurrence.transient} of the states are transient: none of them is seen in the long run"
-    period = recurrence.periods[0]
+    period = chain.period
     if period > 1:
         yield f"recurrence: period {period}: the law after n batches keeps depending on n; the means are long-run ones"
 
 
 def _drift_lines(chain: ExactChain) -> Iterator[str]:
     table = chain.drift
-    step = "slot" if chain.slotted else "batch"
-    if not table.bounded:
+    one, many = ("slot", "slots") if chain.slotted else ("batch", "batches")
+    if table.bounded:
         yield (
-            "drift: V = token backlog is no Lyapunov function of this scheduler: it does not fall on average in every "
-            "state with much work; that says nothing of its stability"
+            f"drift: V = token backlog falls by eps = {table.epsilon:.4g} tokens a {one} on average, or more, outside "
+            f"F, the {table.exceptional.size} states with V up to {table.reach:.6g} where it does not; from V tokens F "
+            f"is reached within V/eps {many} on average"
         )
     else:
         yield (
-            f"drift: V = token backlog falls by eps = {table.epsilon:.4g} tokens a {step} on average, or more, outside "
-            f"F: {table.exceptional.size} states, V <= {table.reach:.6g}; from V tokens F is reached within V/eps "
-            f"{step}es on average"
-            if step == "batch"
-            else f"drift: V = token backlog falls by eps = {table.epsilon:.4g} tokens a {step} on average, or more, "
-            f"outside F: {table.exceptional.size} states, V <= {table.reach:.6g}; from V tokens F is reached within "
-            f"V/eps {step}s on average"
+            "drift: V = token backlog is no Lyapunov function of this scheduler: some states with any amount of work do "
+            "not lower it on average; that says nothing against its stability"
         )
     for group in _groups(table.rows):
-        yield f"  {_drift_line(group, step)}"
+        yield f"  {_drift_line(group)}"
 
 
 def _groups(rows: Sequence[DriftRow]) -> list[Sequence[DriftRow]]:
@@ -493,15 +489,14 @@ def _groups(rows: Sequence[DriftRow]) -> list[Sequence[DriftRow]]:
     return [rows[low:high] for low, high in zip(edges, edges[1:], strict=False) if high > low]
 
 
-def _drift_line(rows: Sequence[DriftRow], step: str) -> str:
+def _drift_line(rows: Sequence[DriftRow]) -> str:
     first, last = rows[0].tokens, rows[-1].tokens
     chance = sum(row.chance for row in rows)
     drift = sum(row.chance * row.drift for row in rows) / chance if chance else float(np.mean([r.drift for r in rows]))
-    tokens = f"{first:.4g}" if len(rows) == 1 else f"{first:.4g} to {last:.4g}"
-    what = "idle" if last == 0 else f"{tokens} tokens a {step}"
+    what = "engine idle" if last == 0 else f"batch of {first:.4g}" + (f" to {last:.4g}" if last > first else "")
     inside = {row.exceptional for row in rows}
-    place = "in F" if inside == {True} else "outside F" if inside == {False} else "partly in F"
-    return f"{what}: {drift:+.4g} tokens, {100 * chance:.3g} % of the time between boundaries counted once, {place}"
+    place = "partly in F" if len(inside) > 1 else "in F" if True in inside else "outside F"
+    return f"{what}: V changes by {drift:+.4g} tokens on average; {100 * chance:.3g} % of the boundaries, {place}"
 
 
 def _print_beside(answer: _Answer) -> None:

@@ -42,7 +42,7 @@ def told_apart(value: Real, limit: Real) -> tuple[str, str]:
     return _rounded(value, _DIGITS, ROUND_HALF_EVEN), _rounded(limit, _DIGITS, ROUND_HALF_EVEN)
 
 
-def with_bound(value: float, bound: float, digits: int = 8) -> tuple[str, str]:
+def with_bound(value: float, bound: float, digits: int = 10) -> tuple[str, str]:
     """A value with the digits that its error bound leaves, and the bound: of what is printed, rounded up.
 
     >>> with_bound(34.5821349, 3.4e-5), with_bound(123456.7, 50)
