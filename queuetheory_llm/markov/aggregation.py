@@ -17,12 +17,14 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from queuetheory_llm.markov.direct import Factorised, factorised
 from queuetheory_llm.markov.operator import entry
 from queuetheory_llm.markov.space import Floats, Ints, Space
 
 Small = NDArray[np.int32]
 
-_BLOCKS = 1500  # more are not told apart by known requests
+_BLOCKS = 3000  # more are not told apart by known requests
+_ROUNDING = float(np.finfo(np.float64).eps)
 
 
 @entry
@@ -162,7 +164,8 @@ class Coarse:
     blocks: Blocks
     inner: Floats
     anchor: Floats
-    _solver: Any
+    _chain: Factorised
+    _pinned: Floats
 
     def total(self, weight: Floats) -> Floats:
         """The weight in each block; shape (blocks,)."""
@@ -172,58 +175,49 @@ class Coarse:
 
     def law(self) -> Floats:
         """The law of the states whose law of blocks is the stationary one of the chain of blocks."""
-        weight = np.maximum(self._solved(self.total(self.anchor)), 0.0)
         out = np.zeros_like(self.inner)
-        _correct(self.blocks.block, self.inner, weight / weight.sum(), out)
+        _correct(self.blocks.block, self.inner, self._chain.law, out)
         return out
 
     def forward(self, rest: Floats) -> Floats:
         """Near the solution x of x - P'x + u (1'x) = ``rest``: exact on the blocks, the identity inside them."""
         total = self.total(rest)
         out = rest.copy()
-        _correct(self.blocks.block, self.inner, self._solved(total) - total, out)
+        _correct(self.blocks.block, self.inner, self._chain.forward(total, self._pinned) - total, out)
         return out
 
     def backward(self, rest: Floats) -> Floats:
         """Near the solution h of h - P h + 1 (u'h) = ``rest``: the transpose of `forward`."""
         mean = np.empty(self.blocks.count)
         _mean(self.blocks.block, self.inner, rest, mean)
-        value: Floats = rest + (self._solver.solve(np.append(mean, 0.0), "T")[:-1] - mean)[self.blocks.block]
-        return value
-
-    def _solved(self, total: Floats) -> Floats:
-        return np.asarray(self._solver.solve(np.append(total, 0.0))[:-1], dtype=np.float64)
+        value = self._chain.backward(mean, self._pinned) - mean
+        return np.asarray(rest + value[self.blocks.block], dtype=np.float64)
 
 
 def coarse(blocks: Blocks, law: Floats, anchor: Floats) -> Coarse:
-    """The chain of blocks whose states share the weight of a block as in ``law``, evenly where a block has none."""
-    from scipy.sparse import block_array, coo_array, csc_array, eye_array
-    from scipy.sparse.linalg import splu
+    """The chain of blocks whose states share the weight of a block as in ``law``."""
+    from scipy.sparse import coo_array, csr_array
 
     count = blocks.count
     weight = np.empty(count)
-    _total(blocks.block, law, weight)
-    inner = law.copy()
-    if (weight <= _NOTHING).any():
-        inner[(weight <= _NOTHING)[blocks.block]] = 1.0
-        _total(blocks.block, inner, weight)
+    inner = _floored(blocks.space, law)
+    _total(blocks.block, inner, weight)
     inner /= weight[blocks.block]
     space, moves = blocks.space, blocks.space.moves
     sums = np.zeros(blocks.rows.size)
     _gather(space.first, moves.source, moves.low, moves.high, moves.chance, blocks.begin, inner, sums)
-    chain = csc_array((count, count))
+    chain = csr_array((count, count))
     for lasting, arrivals in enumerate(blocks.arrivals):
         of = (blocks.lasting == lasting) & (sums > 0)
         served = coo_array((sums[of], (blocks.rows[of], blocks.columns[of])), shape=(count, count)).tocsr()
         chain = chain + served @ arrivals
-    # x - P'x + u s = rest with s = 1'x: bordered, so that the full matrix u 1' is not written out.
     pinned = np.empty(count)
     _total(blocks.block, anchor, pinned)
-    bordered = block_array(
-        [[eye_array(count) - chain.T, csc_array(pinned[:, None])], [csc_array(np.ones((1, count))), -eye_array(1)]],
-        format="csc",
-    )
-    return Coarse(blocks, inner, anchor, splu(bordered))
+    return Coarse(blocks=blocks, inner=inner, anchor=anchor, chain=factorised(chain), pinned=pinned)
 
 
-_NOTHING = 1e-280  # weight of a block below which its parts say nothing
+def _floored(space: Space, law: Floats) -> Floats:
+    """The law, and where it is lost in rounding the law of the cores whatever stands behind them."""
+    lines = np.diff(space.first)
+    cores = np.maximum(np.add.reduceat(law, space.first[:-1]) / law.sum(), _ROUNDING)
+    return law + _ROUNDING * np.repeat(cores, lines)

@@ -12,7 +12,7 @@ import numpy as np
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import Number, require_whole, to_bytes, to_fraction
 from queuetheory_llm.markov.admission import require_independent, require_stable
-from queuetheory_llm.markov.classes import Recurrence, recurrence
+from queuetheory_llm.markov.classes import Recurrence
 from queuetheory_llm.markov.drift import DriftTable, drift_table
 from queuetheory_llm.markov.laws import (
     backlog_at_boundaries,
@@ -58,8 +58,6 @@ class ExactChain(Result):
         Averages over time.
     truncation : Truncation
         Where the chain is cut, and bounds on what that does to the means.
-    recurrence : Recurrence
-        Closed classes, transient states and the period of the chain.
     cut : Cut
         The chain itself: states, operator, law at boundaries.
     notes : tuple of str
@@ -74,7 +72,6 @@ class ExactChain(Result):
     judgement: Judgement
     means: Means
     truncation: Truncation
-    recurrence: Recurrence
     cut: Cut
     notes: tuple[str, ...]
     title: str = ""
@@ -89,6 +86,16 @@ class ExactChain(Result):
         """pi, the stationary law at boundaries; shape (states,)."""
         law: Floats = self.cut.stationary.law
         return law
+
+    @property
+    def recurrence(self) -> Recurrence:
+        """The closed class, the transient states and the period of the cut chain."""
+        return self.cut.stationary.recurrence
+
+    @property
+    def period(self) -> int:
+        """1, or the period of a chain that never forgets at which step it began; the law is then a long-run average."""
+        return self.recurrence.periods[0]
 
     @property
     def slotted(self) -> bool:
@@ -231,7 +238,7 @@ class ExactChain(Result):
                 "requests_law": _trimmed(self.boundary_requests_law),
             },
             "truncation": {**self.truncation.to_dict(), "bounds": dict(bounds)},
-            "recurrence": self.recurrence.to_dict(),
+            "recurrence": {"transient_states": self.recurrence.transient, "period": self.period},
             "drift": self.drift.to_dict(),
             "notes": list(self.notes),
         }
@@ -309,7 +316,6 @@ def exact_chain(
         judgement=judgement,
         means=cut.means,
         truncation=truncation,
-        recurrence=recurrence(cut.operator),
         cut=cut,
         notes=(*workload.notes, *_notes(question, judgement)),
     )

@@ -21,6 +21,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.kept import F, kept
 from queuetheory_llm.markov.explore import Limits, Progress, space_of
 from queuetheory_llm.markov.outcomes import Outcomes
@@ -34,7 +35,8 @@ Words = NDArray[np.int32]
 
 # The kernel makes no array, so nothing need count references to them.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
-inlined = njit(**_OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
+_INNER: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
+inlined = njit(**_INNER)
 
 
 def entry(function: F) -> F:
@@ -45,12 +47,13 @@ def entry(function: F) -> F:
 # Columns of a run; the last says of runs after a batch whether it gave them a token of a memoryless length.
 PREFILL, DECODE, SEAT, COUNT, DRAWN = range(5)
 RUN = 4  # words of a run of a core
-# How far the kernel is: cores found and done, words of the pool, moves, states.
-CORES, DONE, WORDS, MOVES, STATES = range(5)
+# How far the kernel is: cores found and done, words of the pool, moves, states, and batches of given lengths looked at.
+CORES, DONE, WORDS, MOVES, STATES, LOOKED = range(6)
 # Why `advance` returned; the first two also say how a batch was formed.
-OPEN, SETTLED, FINISHED, PAUSED, BEYOND, CORES_FULL, MOVES_FULL, DESK_FULL = range(8)
+OPEN, SETTLED, FINISHED, PAUSED, BEYOND, TOO_MANY, CORES_FULL, MOVES_FULL, DESK_FULL = range(9)
 
-_PAUSE = 1 << 18  # moves between two reports of progress
+PAUSE = 1 << 18  # batches of given lengths between two reports of progress
+FIRST_CORES, FIRST_MOVES, FIRST_RUNS = 1 << 12, 1 << 14, 1 << 6  # that there is room for at first
 
 
 class Rule(NamedTuple):
@@ -90,10 +93,14 @@ class Lengths(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Cores: ``words[begin[i] : begin[i + 1]]`` are the runs of core i; ``table`` has their numbers by hash, or -1."""
+    """Cores: ``words[begin[i] : begin[i + 1]]`` are the runs of core i; ``table`` has their numbers by hash, or -1.
+
+    ``latest`` is the last move to each core; see `write_move`.
+    """
 
     words: Words
     begin: Ints
+    latest: Words
     room: Words
     known: Words
     tokens: Floats
@@ -101,7 +108,7 @@ class Found(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Moves; see `space.Moves`."""
+    """Moves; see `space.Moves`. ``high`` has another use while a batch is at work; see `write_move`."""
 
     source: Words
     target: Words
@@ -243,7 +250,7 @@ def canonical(rule: Rule, lengths: Lengths, desk: Desk, runs: int) -> tuple[int,
 
 
 @inlined
-def hashed(words: Words, begin: int, end: int) -> int:
+def hashed(words: Words, begin: int, end: int) -> Any:
     """A hash of words, from 0."""
     mixed = np.uint64(end - begin)
     for i in range(begin, end):
@@ -333,6 +340,31 @@ def next_gone(lengths: Lengths, desk: Desk, runs: int) -> bool:
 
 
 @inlined
+def write_move(
+    found: Found, rows: Rows, at: Ints, start: int, target: int, taken: int, tokens: int, chance: float
+) -> bool:
+    """Write a move of the batch whose moves begin at ``start``, or add its chance to one alike; False without room.
+
+    Until the batch is done, ``high`` of a move is the one before it to the same core, or -1.
+    """
+    move, end = found.latest[target], at[MOVES]
+    if not start <= move < end or rows.target[move] != target:  # of an earlier batch
+        move = -1
+    before = move
+    while move >= 0:
+        if rows.taken[move] == taken and rows.tokens[move] == tokens:
+            rows.chance[move] += chance
+            return True
+        move = rows.high[move]
+    if end == rows.source.size:
+        return False
+    rows.target[end], rows.taken[end], rows.tokens[end], rows.chance[end] = target, taken, tokens, chance
+    rows.high[end], found.latest[target] = before, end
+    at[MOVES] = end + 1
+    return True
+
+
+@inlined
 def finish(
     rule: Rule,
     lengths: Lengths,
@@ -340,8 +372,7 @@ def finish(
     rows: Rows,
     desk: Desk,
     at: Ints,
-    core: int,
-    unseen: int,
+    start: int,
     drawn: int,
     runs: int,
     tokens: int,
@@ -355,15 +386,10 @@ def finish(
         if share > 0:
             words, back = canonical(rule, lengths, desk, size)
             target = number_of(lengths, found, at, desk.key, words)
-            move = at[MOVES]
             if target < 0:
                 return CORES_FULL
-            if move == rows.source.size:
+            if not write_move(found, rows, at, start, target, drawn - back, tokens, desk.path[drawn] * share):
                 return MOVES_FULL
-            rows.source[move], rows.target[move] = core, target
-            rows.low[move], rows.high[move], rows.taken[move] = unseen, unseen, drawn - back
-            rows.tokens[move], rows.chance[move] = tokens, desk.path[drawn] * share
-            at[MOVES] = move + 1
         going = next_gone(lengths, desk, size)
     return SETTLED
 
@@ -386,15 +412,16 @@ def move_batch(
     rows: Rows,
     desk: Desk,
     at: Ints,
-    core: int,
     unseen: int,
     base: int,
+    most: int,
 ) -> int:
     """Write the moves of a core of ``base`` runs with ``unseen`` requests behind it, for all lengths it has to draw.
 
-    Returns SETTLED where no batch looks behind them, so that more of them fare alike.
+    Returns SETTLED where no batch looks behind them, so that more of them fare alike; TOO_MANY where there are more
+    than ``most`` ways to draw their lengths.
     """
-    drawn, answer = 0, SETTLED
+    drawn, answer, start, last = 0, SETTLED, at[MOVES], at[LOOKED] + most
     desk.path[0] = 1.0
     while True:
         tokens, looks = 0, True
@@ -407,7 +434,10 @@ def move_batch(
             continue
         if looks:
             answer = OPEN
-        code = finish(rule, lengths, found, rows, desk, at, core, unseen, drawn, base + drawn, tokens)
+        at[LOOKED] += 1
+        if at[LOOKED] > last:
+            return TOO_MANY
+        code = finish(rule, lengths, found, rows, desk, at, start, drawn, base + drawn, tokens)
         if code != SETTLED:
             return code
         while drawn > 0 and desk.drawn[drawn - 1] == 0:
@@ -435,7 +465,9 @@ def same(rows: Rows, one: int, other: int, end: int) -> bool:
 
 
 @inlined
-def move_line(rule: Rule, lengths: Lengths, found: Found, rows: Rows, desk: Desk, at: Ints, core: int) -> int:
+def move_line(
+    rule: Rule, lengths: Lengths, found: Found, rows: Rows, desk: Desk, at: Ints, core: int, most: int
+) -> int:
     """Write the moves of all states of a core; see `explore._line`."""
     begin, room = found.begin[core], found.room[core]
     base = (found.begin[core + 1] - begin) // RUN
@@ -448,9 +480,12 @@ def move_line(rule: Rule, lengths: Lengths, found: Found, rows: Rows, desk: Desk
     fewer = -1
     for unseen in range(0 if base > 0 else 1, room + 1):
         start = at[MOVES]
-        code = move_batch(rule, lengths, found, rows, desk, at, core, unseen, base)
+        code = move_batch(rule, lengths, found, rows, desk, at, unseen, base, most)
         if code > SETTLED:
             return code
+        rows.source[start : at[MOVES]] = core
+        rows.low[start : at[MOVES]] = unseen
+        rows.high[start : at[MOVES]] = unseen
         alike = fewer >= 0 and same(rows, fewer, start, at[MOVES])
         if alike:
             at[MOVES], start = start, fewer
@@ -463,22 +498,25 @@ def move_line(rule: Rule, lengths: Lengths, found: Found, rows: Rows, desk: Desk
 
 @entry
 def advance(
-    rule: Rule, lengths: Lengths, found: Found, rows: Rows, desk: Desk, at: Ints, most_states: int, most_moves: int
+    rule: Rule, lengths: Lengths, found: Found, rows: Rows, desk: Desk, at: Ints, limits: tuple[int, int], pause: int
 ) -> int:
-    """Explore core after core until there is something to say; a core that found no room is begun again."""
+    """Explore core after core until there is something to say; a core that found no room is begun again.
+
+    ``limits``: states and moves; ``pause``: batches of given lengths until the caller wants to hear.
+    """
     if at[CORES] == 0:
         number_of(lengths, found, at, desk.key, 0)  # the empty engine
-    pause = at[MOVES] + _PAUSE
+    until = at[LOOKED] + pause
     while at[DONE] < at[CORES]:
-        if at[MOVES] >= pause:
+        if at[LOOKED] >= until:
             return PAUSED
         start = at[MOVES]
-        code = move_line(rule, lengths, found, rows, desk, at, at[DONE])
+        code = move_line(rule, lengths, found, rows, desk, at, at[DONE], limits[1])
         if code > SETTLED:
             at[MOVES] = start
             return code
         at[DONE] += 1
-        if at[STATES] > most_states or at[MOVES] > most_moves:
+        if at[STATES] > limits[0] or at[MOVES] > limits[1]:
             return BEYOND
     return FINISHED
 
@@ -516,12 +554,23 @@ class Cores(Sequence[State]):
 def explore_policy(
     outcomes: Outcomes, arrivals: Arrivals, level: float, limits: Limits, progress: Progress | None = None
 ) -> Space:
-    """The space of `explore.explore_plainly` for a `Policy`; parameters and errors are those of `explore.explore`."""
+    """The space of `explore.explore_plainly` for a `Policy`; parameters are those of `explore.explore`.
+
+    Raises
+    ------
+    NotConverged
+        If the states or the moves are too many, or the ways to draw the lengths in one batch.
+    """
     rule, lengths = _rule(outcomes), _lengths(outcomes, level)
-    found, rows, desk = _found(), _rows(), _desk(64)
-    at = np.zeros(5, np.int64)
-    while (code := advance(rule, lengths, found, rows, desk, at, limits.states, limits.moves)) != FINISHED:
+    found, rows, desk = _found(FIRST_CORES), _rows(FIRST_MOVES), _desk(FIRST_RUNS)
+    at, most = np.zeros(6, np.int64), (limits.states, limits.moves)
+    while (code := advance(rule, lengths, found, rows, desk, at, most, PAUSE)) != FINISHED:
         limits.check(int(at[STATES]), int(at[MOVES]), level)
+        if code == TOO_MANY:
+            raise NotConverged(
+                f"up to {level:g} tokens there are batches with more than {limits.moves} ways to draw the lengths of "
+                "new requests; give laws of fewer values, more --memory or a lower --level"
+            )
         if code == MOVES_FULL:
             limits.check(int(at[STATES]), rows.source.size + 1, level)
             _resize(rows, min(2 * rows.source.size, limits.moves + 1))
@@ -583,10 +632,11 @@ def _lengths(outcomes: Outcomes, level: float) -> Lengths:
     )
 
 
-def _found(cores: int = 1 << 12) -> Found:
+def _found(cores: int) -> Found:
     return Found(
         words=np.zeros(4 * RUN * cores, np.int32),
         begin=np.zeros(cores + 1, np.int64),
+        latest=np.full(cores, -1, np.int32),
         room=np.zeros(cores, np.int32),
         known=np.zeros(cores, np.int32),
         tokens=np.zeros(cores),
@@ -601,14 +651,22 @@ def _grown(found: Found, at: Ints) -> Found:
         return found
     cores = 2 * found.room.size
     _resize((found.begin,), cores + 1)
-    _resize((found.room, found.known, found.tokens), cores)
+    _resize((found.latest, found.room, found.known, found.tokens), cores)
     found = found._replace(table=np.full(2 * cores, -1, np.int32))
     rehash(found, int(at[CORES]))
     return found
 
 
-def _rows(moves: int = 1 << 14) -> Rows:
-    return Rows(*(np.zeros(moves, np.int32) for _ in range(6)), np.zeros(moves))
+def _rows(moves: int) -> Rows:
+    return Rows(
+        source=np.zeros(moves, np.int32),
+        target=np.zeros(moves, np.int32),
+        low=np.zeros(moves, np.int32),
+        high=np.zeros(moves, np.int32),
+        taken=np.zeros(moves, np.int32),
+        tokens=np.zeros(moves, np.int32),
+        chance=np.zeros(moves),
+    )
 
 
 def _resize(arrays: Sequence[NDArray[Any]], size: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -119,7 +119,7 @@ def _line(outcomes: Outcomes, core: State, room: int) -> Iterator[tuple[int, int
     low = 0 if core.left else 1
     found: list[Outcome] | None = None
     for unseen in range(low, room + 1):
-        more = list(outcomes.of(core, unseen))
+        more = _gathered(outcomes.of(core, unseen))
         if found is not None and _same(found, more, unseen - low):
             if isinstance(outcomes.scheduler, Policy):
                 break
@@ -128,6 +128,18 @@ def _line(outcomes: Outcomes, core: State, room: int) -> Iterator[tuple[int, int
             yield from ((low, unseen - 1, outcome) for outcome in found)
         low, found = unseen, more
     yield from ((low, room, outcome) for outcome in found or ())
+
+
+def _gathered(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """One outcome for those that differ in their chance alone."""
+    chances: dict[tuple[State, int, int], float] = {}
+    for each in outcomes:
+        key = each.core, each.unseen, each.tokens
+        chances[key] = chances.get(key, 0.0) + each.chance
+    return [
+        Outcome(chance=chance, tokens=tokens, core=core, unseen=unseen)
+        for (core, unseen, tokens), chance in chances.items()
+    ]
 
 
 def _same(fewer: list[Outcome], more: list[Outcome], by: int) -> bool:
@@ -172,7 +184,7 @@ def space_of(
     order = np.argsort(rank[columns[5]], kind="stable")
     index = np.array([*(lasting.index(seconds[count]) for count in by_time), len(lasting)], dtype=np.int32)
     duration = np.append(index[rank[columns[5]][order]], index[-1])
-    whole = []
+    whole: list[Any] = []
     for last in (0, 0, 0, 0, 0, 0, 1.0):
         column = columns.pop(0)
         whole.append(np.append(column[order], last).astype(np.float64 if last else np.int32))

@@ -16,7 +16,7 @@ from queuetheory_llm.markov.space import Floats
 Map = Callable[[Floats], Floats]
 
 _STRIP = 2048  # entries of a vector that stay in the cache while the basis is read
-_LOST = 0.5  # of the norm: where less is left after projection, it is done a second time
+_LOST = 0.05  # of the norm: where less is left after projection, it is done a second time
 
 
 def _fast(function: F) -> F:
@@ -90,7 +90,7 @@ def cycle(apply: Map, precondition: Map, start: Floats, basis: Floats, goal: flo
     matrix = np.zeros((most + 1, most))
     basis[0] = start / size
     step = 0
-    weights = np.zeros(0)
+    weights: Floats = np.zeros(0)
     while step < most:
         vector = apply(precondition(basis[step]))
         before = _norm(vector)
@@ -103,7 +103,7 @@ def cycle(apply: Map, precondition: Map, start: Floats, basis: Floats, goal: flo
         step += 1
         right = np.zeros(step + 1)
         right[0] = size
-        weights, *_ = np.linalg.lstsq(matrix[: step + 1, :step], right, rcond=None)
+        weights = np.asarray(np.linalg.lstsq(matrix[: step + 1, :step], right, rcond=None)[0], dtype=np.float64)
         rest = float(np.linalg.norm(right - matrix[: step + 1, :step] @ weights))
         if rest <= goal or left <= 1e-14 * before:
             break

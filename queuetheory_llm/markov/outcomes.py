@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.errors import InfeasibleRequest, InvalidInput
 from queuetheory_llm.model.chances import RequestLaw, binomial_law
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.schedulers.limits import BrokenLimit, checked_tokens, refusal, require_batch
@@ -73,11 +73,26 @@ class Outcomes:
     scheduler : Scheduler
     law : RequestLaw
         Of the lengths of a request.
+
+    Raises
+    ------
+    InfeasibleRequest
+        If the rule takes prompts whole and one is beyond its budget.
     """
 
     engine: Engine
     scheduler: Scheduler
     law: RequestLaw
+
+    def __attrs_post_init__(self) -> None:
+        """A request that can never be served would leave the rule without a batch."""
+        rule = self.scheduler
+        limit = rule.longest_prompt(self.engine.b_max) if isinstance(rule, Policy) else None
+        if limit is not None and self.law.prefill.max() > limit:
+            raise InfeasibleRequest(
+                f"workload: a prompt of {self.law.prefill.max()} tokens can never run under {rule.name}, which takes "
+                f"prompts whole within {limit} tokens; raise b_max or use a rule that splits prompts (+chunk)"
+            )
 
     @cached_property
     def lengths(self) -> tuple[tuple[Left, float], ...]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from queuetheory_llm.errors import AssumptionViolated, NotConverged
 from queuetheory_llm.markov.aggregation import blocks_of, coarse
+from queuetheory_llm.markov.direct import factorised
 from queuetheory_llm.markov.krylov import cycle
 from queuetheory_llm.markov.operator import Factors, Operator, entry
 from queuetheory_llm.markov.space import Floats, Ints
@@ -82,7 +83,7 @@ def bias(
     mean = float(law @ cost)
     if not abs(mean) <= _CENTRED * float(law @ np.abs(cost)):
         raise AssumptionViolated(
-            f"the Poisson equation needs a cost with mean 0 under the law, and the mean is {mean:.3g}; take it off first"
+            f"the Poisson equation needs a cost of mean 0 under the law, and its mean is {mean:.3g}; take it off first"
         )
     method = method or method_for(len(operator))
     goal = tolerance * float(np.abs(cost).max())
@@ -112,21 +113,10 @@ def bias(
 
 def _written_out(matrix: Any, law: Floats, cost: Floats, method: Method) -> Floats:
     """h - P h + 1 (law'h) = cost for a chain written out."""
-    from scipy.sparse import block_array, csc_array, eye_array
-    from scipy.sparse.linalg import splu
-
+    if method is Method.DIRECT:
+        return factorised(matrix).backward(cost, law)
     size = len(law)
-    if method is Method.GTH:
-        return np.asarray(np.linalg.solve(np.eye(size) - matrix.toarray() + law, cost), dtype=np.float64)
-    system = block_array(
-        [[eye_array(size) - matrix, csc_array(np.ones((size, 1)))], [csc_array(law[None, :]), -eye_array(1)]],
-        format="csc",
-    )
-    solver = splu(system)
-    right = np.append(cost, 0.0)
-    found = solver.solve(right)
-    found += solver.solve(right - system @ found)
-    return np.asarray(found[:-1], dtype=np.float64)
+    return np.asarray(np.linalg.solve(np.eye(size) - matrix.toarray() + law, cost), dtype=np.float64)
 
 
 def _iterated(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from queuetheory_llm.errors import AssumptionViolated, NotConverged
 from queuetheory_llm.markov.aggregation import Coarse, blocks_of, coarse
 from queuetheory_llm.markov.classes import Recurrence, recurrence
+from queuetheory_llm.markov.direct import factorised
 from queuetheory_llm.markov.krylov import cycle
 from queuetheory_llm.markov.operator import Operator, entry
 from queuetheory_llm.markov.space import Floats
@@ -171,37 +172,11 @@ def eliminate(matrix: Floats, law: Floats) -> None:
 
 def _small_law(matrix: Any, method: Method) -> Floats:
     """The law of an irreducible chain written out."""
+    if method is Method.DIRECT:
+        return factorised(matrix).law
     law = np.zeros(matrix.shape[0])
-    if method is Method.GTH:
-        eliminate(np.ascontiguousarray(matrix.toarray()), law)
-        return law
-    return _factorised(matrix)
-
-
-def _factorised(matrix: Any) -> Floats:
-    """The law by a sparse factorisation of I - P' without one state, which is given the weight 1.
-
-    The state is a likely one, and dropping it keeps the factors sparse, which an equation for the sum would not.
-    """
-    from scipy.sparse import eye_array
-    from scipy.sparse.linalg import splu
-
-    size = matrix.shape[0]
-    if size == 1:
-        return np.ones(1)
-    back = matrix.T.tocsr()
-    law = np.full(size, 1 / size)
-    for _ in range(_SETTLE):
-        law = back @ law
-    likely = int(law.argmax())
-    others = np.delete(np.arange(size), likely)
-    system = (eye_array(size, format="csr") - back)[others][:, others].tocsc()
-    solver = splu(system, permc_spec="COLAMD", diag_pivot_thresh=0.0)
-    into = back[others][:, [likely]].toarray().ravel()
-    law[likely] = 1.0
-    law[others] = solver.solve(into)
-    law[others] += solver.solve(into - system @ law[others])
-    return np.asarray(law / law.sum(), dtype=np.float64)
+    eliminate(np.ascontiguousarray(matrix.toarray()), law)
+    return law
 
 
 # ------------------------------------------------------------------------------------------------ chains in factors
@@ -242,6 +217,6 @@ def _corrected(operator: Operator, level: Coarse, rest: Floats, basis: Floats, t
     """One cycle of GMRES for what is missing: (I - P' + u 1') x = ``rest``."""
 
     def apply(vector: Floats) -> Floats:
-        return vector - operator.push(vector) + level.anchor * vector.sum()
+        return np.asarray(vector - operator.push(vector) + level.anchor * vector.sum(), dtype=np.float64)
 
     return cycle(apply, level.forward, rest, basis, tolerance / (4 * np.sqrt(rest.size)))

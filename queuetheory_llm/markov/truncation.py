@@ -20,6 +20,7 @@ from queuetheory_llm.markov.laws import requests_at_boundaries
 from queuetheory_llm.markov.operator import Operator
 from queuetheory_llm.markov.outcomes import Outcomes
 from queuetheory_llm.markov.poisson_equation import bias, refusal_error
+from queuetheory_llm.markov.reach import reached
 from queuetheory_llm.markov.rewards import Rewards
 from queuetheory_llm.markov.space import Floats
 from queuetheory_llm.markov.stationary import Stationary, stationary
@@ -217,7 +218,7 @@ class Question:
         if before:
             self._require_room(level, before, limits)
         self.tell(f"exploring the states up to {level:g} tokens")
-        space = explore(self.outcomes, self.arrivals, level, limits)
+        space = reached(explore(self.outcomes, self.arrivals, level, limits))
         self.tell(f"solving for {len(space)} states")
         rewards = Rewards(operator=Operator(space), arrivals=self.arrivals, law=self.outcomes.law)
         law = stationary(rewards.operator)
@@ -242,7 +243,7 @@ class Question:
             mean = getattr(larger.means, name)
             cost = getattr(larger.rewards, name) - mean * larger.rewards.seconds
             h = bias(larger.operator, larger.stationary.law, cost)
-            absolute = refusal_error(cut.operator, cut.stationary.law, larger.operator, h.values)[0]
+            absolute = refusal_error(cut.operator, cut.stationary, larger.operator, h.values)[0]
             beyond = 2 * steepest(larger.operator, h.values) * larger.lost
             bounds[name] = (absolute + beyond) / cut.means.seconds
         return bounds

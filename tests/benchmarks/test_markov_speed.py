@@ -1,0 +1,114 @@
+"""Cost of building an exact chain on one core: time per transition at two sizes, and memory; a process for each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+BUILD = """
+import json, re, sys, time
+from pathlib import Path
+from queuetheory_llm import Engine, Geometric, PoissonArrivals, Staircase, Uniform, Workload
+from queuetheory_llm.markov.explore import Limits, explore
+from queuetheory_llm.markov.operator import Operator
+from queuetheory_llm.markov.outcomes import Outcomes
+from queuetheory_llm.model.chances import request_law
+from queuetheory_llm.schedulers.registry import parse_scheduler
+
+def peak():
+    return 1024 * int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
+
+def built(level):
+    start = time.process_time()
+    space = explore(outcomes, workload.arrivals, level, Limits(4 * 10**6, 4 * 10**7))
+    return space, time.process_time() - start
+
+rule, engine, prefill, decode, rate, level = eval(sys.argv[1])
+workload = Workload.of(prefill=prefill, decode=decode, arrivals=PoissonArrivals(rate=rate))
+law = request_law(workload, memoryless=True)
+outcomes = Outcomes(engine=engine, scheduler=parse_scheduler(rule), law=law)
+built(2 * law.mean_tokens)
+before = peak()
+space, seconds = built(level)
+print(json.dumps({
+    "seconds": seconds, "bytes": peak() - before, "states": len(space), "cores": len(space.cores),
+    "moves": len(space.moves), "transitions": Operator(space).transitions,
+}))
+"""
+
+# Chains of many cores at .96 of b_max/t(b_max), that is of the load that orca and sarathi can carry: mean tokens of a
+# request, (rule, engine, prompts, decodes), levels of a small and of a large chain.
+UNIT = "Engine(batch_time=Staircase(c='10 ms', a='10 ms', b0={b}), b_max={b})"
+MANY_CORES = {
+    "orca, random": ("7/2", 4, "'orca', {engine}, Uniform(low=1, high=2), Uniform(low=1, high=3)", 22, 24),
+    "sarathi, random lengths": (
+        "9/2",
+        8,
+        "'sarathi', {engine}, Uniform(low=1, high=3), Uniform(low=1, high=4)",
+        29,
+        36,
+    ),
+    "orca, constant": ("9", 8, "'orca', {engine}, 3, 6", 110, 230),
+}
+
+
+def build(system: str) -> dict[str, float]:
+    done = subprocess.run([sys.executable, "-c", BUILD, system], capture_output=True, check=True, text=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def said(found: dict[str, float]) -> str:
+    return (
+        f"{found['states']:.3g} states, {found['cores']:.3g} cores, {found['moves']:.3g} moves, "
+        f"{found['transitions']:.3g} transitions: {found['seconds']:.2f} s, "
+        f"{found['seconds'] / found['transitions'] * 1e9:.1f} ns a transition, "
+        f"{found['bytes'] / 1e6:.0f} MB at its peak"
+    )
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="peaks of memory are read from /proc")
+@pytest.mark.benchmark(group="markov")
+@pytest.mark.parametrize("name", MANY_CORES)
+def test_a_million_states(benchmark: BenchmarkFixture, name: str, figure: Callable[[str], None]) -> None:
+    """A million states and 25 million transitions within 15 s and 1 GB, at a cost in proportion to the transitions."""
+    mean, b_max, form, *levels = MANY_CORES[name]
+    rate = Fraction("0.96") * b_max / Fraction("0.02") / Fraction(mean)
+    system = form.format(engine=UNIT.format(b=b_max))
+    build(f"{system}, '{rate}', 9")  # compiles
+    small, large = (f"{system}, '{rate}', {level}" for level in levels)
+    ours: list[dict[str, float]] = []
+    benchmark.pedantic(lambda: ours.append(build(large)), rounds=3)
+    few = min((build(small) for _ in range(3)), key=lambda found: found["seconds"])
+    many = min(ours, key=lambda found: found["seconds"])
+    growth = (many["seconds"] / many["transitions"]) / (few["seconds"] / few["transitions"])
+    figure(f"chain of {name}: {said(many)} (15 s and 1000 MB allowed)")
+    figure(f"chain of {name}: {said(few)}; {growth:.2f} times that per transition (2 allowed)")
+    assert many["states"] >= 1e6
+    assert many["transitions"] >= 25e6
+    assert many["seconds"] <= 15
+    assert many["bytes"] <= 1e9
+    assert growth <= 2
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="peaks of memory are read from /proc")
+@pytest.mark.benchmark(group="markov")
+@pytest.mark.parametrize("level", [8000, 16000])
+def test_a_realistic_engine(benchmark: BenchmarkFixture, level: int, figure: Callable[[str], None]) -> None:
+    """CodeLlama-34B on an A100 (Dai et al. 2025, section 2.3), b_max = 128, at .8 of its threshold."""
+    engine = "Engine(batch_time=Staircase(c='11.28 ms', a='35.47 ms', b0=128), b_max=128)"
+    system = f"'sarathi', {engine}, 128, Geometric(mean=50), '12.3', {level}"
+    build(system)  # compiles
+    ours: list[dict[str, float]] = []
+    benchmark.pedantic(lambda: ours.append(build(system)), rounds=3)
+    found = min(ours, key=lambda found: found["seconds"])
+    figure(f"chain of a realistic engine up to {level} tokens: {said(found)} (15 s and 1000 MB allowed)")
+    assert found["seconds"] <= 15
+    assert found["bytes"] <= 1e9
