@@ -110,7 +110,7 @@ def _draw_law(ax: Axes, chain: ExactChain, present: Present | None) -> None:
         ax.plot(law, color=_EXACT, linewidth=1.5, label="exact", zorder=3)
     mean = chain.means.requests
     if mean <= last:
-        ax.axvline(mean, color=GREY, linewidth=0.8, linestyle=LINES[3], label=f"mean {mean:.4g}")
+        ax.axvline(mean, ymax=1 / _TOP, color=GREY, linewidth=0.8, linestyle=LINES[3], label=f"mean {mean:.4g}")
     _probabilities(ax, top)
     ax.legend(loc="upper right", fontsize=SMALL, frameon=False, ncols=3, borderaxespad=0.2)
     _finish(ax, last, f"requests present, {_where(chain)}")
@@ -178,6 +178,7 @@ def _draw_batches(ax: Axes, chain: ExactChain) -> None:
         ax.vlines(counts, 0, law[first:], color=_BATCH, linewidth=max(0.5, 140 / counts.size))
     ax.axvline(
         chain.mean_batch_tokens,
+        ymax=1 / _TOP,
         color=GREY,
         linewidth=0.8,
         linestyle=LINES[3],
@@ -227,7 +228,7 @@ def _where(chain: ExactChain) -> str:
 
 
 def _runs(present: Present) -> str:
-    return f"simulated, {present.runs} runs, 95 %"
+    return f"simulated, 95 % over {present.runs} runs"
 
 
 def _title(chain: ExactChain) -> str:

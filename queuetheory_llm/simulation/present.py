@@ -31,7 +31,7 @@ REPLICATIONS = 8
 AGREES = 4.0
 _WARM_UP = Fraction(1, 10)  # of a run
 _DRAINS = 100  # times the mean backlog that the spare capacity serves in a run
-_MOST = 2_000_000  # requests of one run by default
+_LEAST, _MOST = 100_000, 2_000_000  # requests of one run by default
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -120,7 +120,7 @@ def settled_horizon(engine: Engine, workload: Workload, *, backlog: float, load:
 
     What an engine forgets it forgets in the time that its spare capacity takes to serve the mean backlog, up to a
     factor of 2 (reflected Brownian motion: mean s^2/(2 d), slowest rate d^2/(2 s^2)). A run lasts 100 times that, and
-    no less than `default_horizon`.
+    no less than `default_horizon` and 100 000 requests; 2 000 000 requests at most.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def settled_horizon(engine: Engine, workload: Workload, *, backlog: float, load:
     rate = workload.rate
     if rate is None:
         raise InvalidInput("workload: rate: missing; give the workload a rate, or --rate R")
-    least = default_horizon(engine, workload, rate)
+    least = max(default_horizon(engine, workload, rate), Fraction(f"{float(_LEAST / rate):.3g}"))
     if load is None:
         return least
     spare = float(rate) * float(workload.mean_prefill + workload.mean_decode) * (1 / load - 1)
