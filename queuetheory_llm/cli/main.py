@@ -94,7 +94,7 @@ def _code() -> int:
         return 141
     except MemoryError as error:
         what = str(error).rstrip(".") or "the arrays do not fit"
-        return _refuse([f"memory: {what}; ask for less: a shorter --horizon, a lower rate, --level or --memory, fewer engines"])
+        return _refuse([f"memory: {what}; give a shorter --horizon, a lower rate, fewer engines or a lower --level"])
     except OSError as error:  # those of files are one-line errors already
         _drop_stdout()
         return _refuse([f"{error.filename or 'stdout'}: {error.strerror or error}; write to another place"])

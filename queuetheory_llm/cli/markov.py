@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,7 +26,16 @@ from queuetheory_llm.cli.inputs import (
     read_question,
     read_rules,
 )
-from queuetheory_llm.cli.output import Json, Schedulers, load, number, print_json, print_notes, print_table, print_written
+from queuetheory_llm.cli.output import (
+    Json,
+    Schedulers,
+    load,
+    number,
+    print_json,
+    print_notes,
+    print_table,
+    print_written,
+)
 from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.errors import InvalidInput, InvalidModel
 from queuetheory_llm.exact.numbers import to_bytes
@@ -148,7 +158,7 @@ def markov(
         print_written(path)
 
 
-# ----------------------------------------------------------------------------------------------------------------- flags
+# ---------------------------------------------------------------------------------------------------------------- flags
 
 
 @attrs.frozen(kw_only=True)
@@ -222,7 +232,7 @@ def _target(export: str | None, to: str | None, model: str, rules: Sequence[Sche
     return path
 
 
-# ------------------------------------------------------------------------------------------------------------------ work
+# ----------------------------------------------------------------------------------------------------------------- work
 
 
 @attrs.frozen(kw_only=True)
@@ -357,7 +367,7 @@ def _write(answer: _Answer, system: System, target: str | None, output: str | No
     return written
 
 
-# ----------------------------------------------------------------------------------------------------------------- print
+# ---------------------------------------------------------------------------------------------------------------- print
 
 
 def _print(system: System, answers: Sequence[_Answer]) -> None:
@@ -473,8 +483,8 @@ def _drift_lines(chain: ExactChain) -> Iterator[str]:
         )
     else:
         yield (
-            "drift: V = token backlog is no Lyapunov function of this scheduler: some states with any amount of work do "
-            "not lower it on average; that says nothing against its stability"
+            "drift: V = token backlog is no Lyapunov function of this scheduler: in some states, with any amount of "
+            "work, it does not fall on average; that says nothing against its stability"
         )
     for group in _groups(table.rows):
         yield f"  {_drift_line(group)}"
@@ -486,7 +496,7 @@ def _groups(rows: Sequence[DriftRow]) -> list[Sequence[DriftRow]]:
         return [[row] for row in rows]
     cuts = np.linspace(1, len(rows) - 1, _DRIFT_LINES - 1).round().astype(int).tolist()
     edges = [0, *cuts, len(rows)]
-    return [rows[low:high] for low, high in zip(edges, edges[1:], strict=False) if high > low]
+    return [rows[low:high] for low, high in pairwise(edges) if high > low]
 
 
 def _drift_line(rows: Sequence[DriftRow]) -> str:

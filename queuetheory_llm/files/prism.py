@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.files.atomic import check_target, write_atomically, write_together
-from queuetheory_llm.markov.operator import Operator
+from queuetheory_llm.markov.rewards import Rewards
 from queuetheory_llm.markov.space import Floats, Space
+from queuetheory_llm.model.arrivals import SlottedArrivals
+from queuetheory_llm.model.chances import RequestLaw
 from queuetheory_llm.schedulers.state import Left, State
 
-#: Most updates (places a command can lead to) of a model in the PRISM language: 50 bytes each, and Storm reads 15 000 a second.
+#: Most updates (places a command leads to) of a model in the PRISM language: 50 bytes each; Storm reads 15 000 in 1 s.
 MOST_UPDATES = 1_000_000
 #: Most transitions of explicit files: 10 to 30 bytes each on disk, 70 in memory while they are written.
 MOST_TRANSITIONS = 10_000_000
@@ -35,7 +37,7 @@ Flags = NDArray[np.bool_]
 _Writer = Callable[[IO[bytes]], object]
 
 
-def export(path: str | Path, space: Space, *, title: str = "", notes: Sequence[str] = ()) -> tuple[Path, ...]:
+def export(path: str | Path, chain: Rewards, *, title: str = "", notes: Sequence[str] = ()) -> tuple[Path, ...]:
     """Write a chain for a model checker, all of it or nothing.
 
     Parameters
@@ -44,7 +46,8 @@ def export(path: str | Path, space: Space, *, title: str = "", notes: Sequence[s
         NAME.prism or NAME.pm for a model in the PRISM language; NAME.tra for the explicit files of Storm, which are
         NAME.tra (transitions), NAME.lab (labels init, empty, full, level; see `labels`), NAME.REWARD.srew (one for each
         of `rewards`) and NAME.txt (what the states are).
-    space : Space
+    chain : Rewards
+        The states, their moves and what they are worth.
     title, notes : str, sequence of str
         What the model is; written as comments.
 
@@ -59,17 +62,17 @@ def export(path: str | Path, space: Space, *, title: str = "", notes: Sequence[s
         In one line: an unknown ending, a place that cannot be written, a chain above `MOST_UPDATES` or
         `MOST_TRANSITIONS`.
     """
-    kind = check_export(path, space)
+    kind = check_export(path, chain)
     if kind == "prism":
-        write_atomically(path, partial(_write, prism_text(space, title, notes)))
+        write_atomically(path, partial(_write, prism_text(chain, title, notes)))
         return (Path(path),)
-    files = {Path(path).with_suffix(ending): data for ending, data in _explicit(space, title, notes)}
+    files = {Path(path).with_suffix(ending): data for ending, data in _explicit(chain, title, notes)}
     write_together(files)
     return tuple(files)
 
 
-def check_export(path: str | Path, space: Space | None = None) -> str:
-    """The format that a path asks for, "prism" or "storm"; for commands to call before the work, then without a space.
+def check_export(path: str | Path, chain: Rewards | None = None) -> str:
+    """The format that a path asks for, "prism" or "storm"; for commands to call before the work, then without a chain.
 
     Raises
     ------
@@ -78,8 +81,8 @@ def check_export(path: str | Path, space: Space | None = None) -> str:
     """
     target = check_target(path, [ending for endings in ENDINGS.values() for ending in endings])
     kind = next(kind for kind, endings in ENDINGS.items() if target.suffix.lstrip(".").lower() in endings)
-    if space is not None:
-        _check_size(path, kind, {"prism": updates(space), "storm": Operator(space).transitions})
+    if chain is not None:
+        _check_size(path, kind, {"prism": updates(chain.space), "storm": chain.operator.transitions})
     return kind
 
 
@@ -100,28 +103,24 @@ def _check_size(path: str | Path, kind: str, sizes: Mapping[str, int]) -> None:
 # ------------------------------------------------------------------------------------------------------ what is written
 
 
-def rewards(space: Space) -> dict[str, Floats]:
+def rewards(chain: Rewards) -> dict[str, Floats]:
     """What a state earns until the next boundary, by name; arrays of shape (states,).
 
     ``requests`` present and ``backlog`` (expected tokens left) at the boundary; ``seconds`` until the next one, in the
-    mean; ``tokens`` of the batch, in the mean; ``idle`` 1 in the empty engine. Under Poisson arrivals also
-    ``requests_seconds``, the mean integral of the number present until the next boundary: n t + lambda t^2/2 for a
-    batch of t seconds formed with n present, 0 for the idle engine. What the level refuses counts until that boundary.
+    mean; ``tokens`` of the batch, in the mean; ``idle`` 1 in the empty engine; ``requests_seconds`` and
+    ``backlog_seconds`` the mean integrals of those two until the next boundary, see `Rewards`.
     """
-    operator, moves = Operator(space), space.moves
-    seconds = operator.expected(_seconds(space))
-    idle = np.zeros(len(space))
+    idle = np.zeros(len(chain.space))
     idle[0] = 1.0
-    found = {
-        "requests": space.requests().astype(np.float64),
-        "backlog": space.backlog(),
-        "seconds": seconds,
-        "tokens": operator.expected(moves.tokens.astype(np.float64)),
+    return {
+        "requests": chain.space.requests().astype(np.float64),
+        "backlog": chain.space.backlog(),
+        "seconds": chain.seconds,
+        "tokens": chain.batch_tokens,
         "idle": idle,
+        "requests_seconds": chain.requests,
+        "backlog_seconds": chain.backlog,
     }
-    if (rate := arrival_rate(space)) is not None:
-        found["requests_seconds"] = found["requests"] * seconds + operator.expected(_joining(space, rate))
-    return found
 
 
 def labels(space: Space) -> dict[str, Flags]:
@@ -144,23 +143,6 @@ def labels(space: Space) -> dict[str, Flags]:
     return {"empty": empty, "full": np.cumsum(changes)[:-1] > 0, "level": level}
 
 
-def arrival_rate(space: Space) -> float | None:
-    """Poisson arrivals per second; None in slotted time, where one law of arrivals belongs to every duration."""
-    idle = space.durations[-1]
-    slotted = all(np.array_equal(each.arrivals, idle.arrivals) for each in space.durations)
-    return None if slotted else float(1 / idle.seconds)
-
-
-def _seconds(space: Space) -> Floats:
-    """Duration of each move; shape (moves,)."""
-    return np.array([float(each.seconds) for each in space.durations])[space.moves.duration]
-
-
-def _joining(space: Space, rate: float) -> Floats:
-    """Mean request-seconds that arrivals during each move spend until its end; shape (moves,)."""
-    return np.where(space.moves.tokens > 0, rate * _seconds(space) ** 2 / 2, 0.0)
-
-
 # -------------------------------------------------------------------------------------------------- the PRISM language
 
 
@@ -174,14 +156,15 @@ class _Piece:
     moves: tuple[int, ...]
 
 
-def prism_text(space: Space, title: str = "", notes: Sequence[str] = ()) -> Iterator[str]:
+def prism_text(chain: Rewards, title: str = "", notes: Sequence[str] = ()) -> Iterator[str]:
     """The lines of a model in the PRISM language, a discrete-time chain (dtmc), each with its line end; ASCII.
 
     The variables are ``core`` and ``unseen``, see `Space`; the probabilities are decimals of at most 17 significant
     digits that give back the floats of the chain. Rewards and labels are those of `rewards` and `labels`.
     """
+    space = chain.space
     yield "dtmc\n\n"
-    yield from _comment(_header(space, title, notes))
+    yield from _comment(_header(chain, title, notes))
     # Storm loses updates that leave everything as it was when a variable has one value only: none has.
     yield f"\nmodule engine\n  core : [0..{max(1, len(space.known) - 1)}] init 0;\n"
     yield f"  unseen : [0..{max(1, int(space.room.max()))}] init 0;\n"
@@ -193,7 +176,7 @@ def prism_text(space: Space, title: str = "", notes: Sequence[str] = ()) -> Iter
     yield "endmodule\n\n"
     for name, holds in labels(space).items():
         yield f'label "{name}" = {_anywhere(space, holds)};\n'
-    yield from _rewards(space, pieces)
+    yield from _rewards(chain, pieces)
 
 
 def updates(space: Space) -> int:
@@ -271,26 +254,24 @@ def _either(terms: Sequence[str]) -> str:
     return f"({_either(terms[:half])} |\n  {_either(terms[half:])})"
 
 
-def _rewards(space: Space, pieces: Sequence[_Piece]) -> Iterator[str]:
+def _rewards(chain: Rewards, pieces: Sequence[_Piece]) -> Iterator[str]:
     """The reward structures; the items that hold in a state add up."""
-    earned = rewards(space)
-    known, tokens = space.known.tolist(), space.tokens.tolist()
-    cores = [(f"core={core}", count, left) for core, (count, left) in enumerate(zip(known, tokens, strict=True))]
-    yield from _structure("requests", [("true", "unseen"), *((core, repr(count)) for core, count, _ in cores if count)])
-    each = f"unseen*{space.mean!r}"
-    yield from _structure("backlog", [("true", each), *((core, repr(left)) for core, count, left in cores if count)])
+    space, each = chain.space, f"unseen*{chain.space.mean!r}"
+    known, left = space.known.tolist(), space.tokens.tolist()
+    cores = range(1, len(known))
+    yield from _structure("requests", [("true", "unseen"), *((f"core={core}", repr(known[core])) for core in cores)])
+    yield from _structure("backlog", [("true", each), *((f"core={core}", repr(left[core])) for core in cores)])
+    # The states of a piece share their moves, so seconds, tokens and what comes are those of its first state.
     at = [int(space.first[piece.core]) + piece.low for piece in pieces]
-    seconds = earned["seconds"][at].tolist()
+    seconds, tokens, coming = (values[at].tolist() for values in (chain.seconds, chain.batch_tokens, chain.coming))
     yield from _structure("seconds", _items(space, pieces, map(repr, seconds)))
-    yield from _structure("tokens", _items(space, pieces, map(repr, earned["tokens"][at].tolist())))
+    yield from _structure("tokens", _items(space, pieces, map(repr, tokens)))
     yield from _structure("idle", [(_guard(space, 0, 0, 0), "1")])
-    if (rate := arrival_rate(space)) is not None:
-        joining = Operator(space).expected(_joining(space, rate))[at].tolist()
-        spent = (
-            f"({known[piece.core]}+unseen)*{lasting!r}+{more!r}"
-            for piece, lasting, more in zip(pieces, seconds, joining, strict=True)
-        )
-        yield from _structure("requests_seconds", _items(space, pieces, spent))
+    lasting = list(zip(pieces, seconds, coming, strict=True))
+    spent = (f"({known[piece.core]}+unseen)*{time!r}+{come!r}" for piece, time, come in lasting)
+    yield from _structure("requests_seconds", _items(space, pieces, spent))
+    spent = (f"({left[piece.core]!r}+{each})*{time!r}+{space.mean * come!r}" for piece, time, come in lasting)
+    yield from _structure("backlog_seconds", _items(space, pieces, spent))
 
 
 def _items(space: Space, pieces: Sequence[_Piece], values: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -309,20 +290,20 @@ def _structure(name: str, items: Iterable[tuple[str, str]]) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------ the explicit files of Storm
 
 
-def _explicit(space: Space, title: str, notes: Sequence[str]) -> Iterator[tuple[str, _Writer]]:
+def _explicit(chain: Rewards, title: str, notes: Sequence[str]) -> Iterator[tuple[str, _Writer]]:
     """Ending and content of each file."""
-    yield ".tra", partial(_write, _transitions(space))
-    yield ".lab", partial(_write, _labelling(labels(space)))
-    for name, values in rewards(space).items():
+    yield ".tra", partial(_write, _transitions(chain))
+    yield ".lab", partial(_write, _labelling(labels(chain.space)))
+    for name, values in rewards(chain).items():
         yield f".{name}.srew", partial(_write, _values(values))
-    yield ".txt", partial(_write, _description(space, title, notes))
+    yield ".txt", partial(_write, _description(chain, title, notes))
 
 
-def _transitions(space: Space) -> Iterator[str]:
-    matrix = Operator(space).matrix()
+def _transitions(chain: Rewards) -> Iterator[str]:
+    matrix = chain.operator.matrix()
     matrix.eliminate_zeros()
     matrix.sort_indices()
-    source = np.repeat(np.arange(len(space), dtype=np.int32), np.diff(matrix.indptr))
+    source = np.repeat(np.arange(len(chain.space), dtype=np.int32), np.diff(matrix.indptr))
     yield "dtmc\n"
     for start in range(0, matrix.nnz, _BLOCK):
         part = slice(start, start + _BLOCK)
@@ -343,8 +324,9 @@ def _values(values: Floats) -> Iterator[str]:
         yield f"{state} {float(values[state])!r}\n"
 
 
-def _description(space: Space, title: str, notes: Sequence[str]) -> Iterator[str]:
-    yield from (f"{line}\n" for line in _header(space, title, notes))
+def _description(chain: Rewards, title: str, notes: Sequence[str]) -> Iterator[str]:
+    space = chain.space
+    yield from (f"{line}\n" for line in _header(chain, title, notes))
     yield "\nThe states of a core have consecutive numbers, by unseen = 0, 1, ...\n"
     lines = zip(space.first[:-1].tolist(), space.room.tolist(), space.cores, strict=True)
     for core, (first, room, content) in enumerate(lines):
@@ -354,25 +336,34 @@ def _description(space: Space, title: str, notes: Sequence[str]) -> Iterator[str
 # ------------------------------------------------------------------------------------------------------------- in words
 
 
-def _header(space: Space, title: str, notes: Sequence[str]) -> Iterator[str]:
+def _header(chain: Rewards, title: str, notes: Sequence[str]) -> Iterator[str]:
     """What the model is and which properties give which numbers."""
     for text in (title, *notes):
         yield from text.splitlines()
+    space = chain.space
     yield f"{len(space)} states, cut at a level of {space.level:g} tokens: an arrival that does not fit is refused."
     yield "A state is what is present at a batch boundary: core is the requests whose lengths the scheduler has seen,"
     yield "listed as prompt+decode tokens left, oldest first, * where it has been served; unseen counts the requests"
-    yield "behind them. A decode length g1 (g2, ... where there are several, by mean) is geometric."
+    yield "behind them."
+    yield from _geometric(chain.law)
     yield "A mean over boundaries is a long-run average: in PRISM"
     yield '  R{"requests"}=? [ S ]   R{"backlog"}=? [ S ]   S=? [ "empty" ]'
     yield 'and in Storm R{"requests"}=? [ LRA ] and LRA=? [ "empty" ]. "full" is where an arrival may be refused.'
     wait = float(space.durations[-1].seconds)
-    if arrival_rate(space) is None:
+    if isinstance(chain.arrivals, SlottedArrivals):
         yield f"A step is one slot of {wait!r} s, counted at its start after the arrivals."
         return
     yield "A step is one batch, or the wait of the idle engine for a request. A mean over time is a ratio of two:"
     yield '  requests present: R{"requests_seconds"}=? [ S ] / R{"seconds"}=? [ S ]'
+    yield '  tokens left: R{"backlog_seconds"}=? [ S ] / R{"seconds"}=? [ S ]'
     yield '  tokens per second: R{"tokens"}=? [ S ] / R{"seconds"}=? [ S ]'
     yield f'  share of idle time: R{{"idle"}}=? [ S ] * {wait!r} / R{{"seconds"}}=? [ S ]'
+
+
+def _geometric(law: RequestLaw) -> Iterator[str]:
+    """The decode lengths that the states do not count down."""
+    for number, mean in enumerate(law.memoryless, 1):
+        yield f"g{number}: a decode length of geometric law with mean {mean}, so with mean {mean} left while it lasts."
 
 
 def _content(core: State) -> str:

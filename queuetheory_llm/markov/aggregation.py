@@ -167,6 +167,11 @@ class Coarse:
     _chain: Factorised
     _pinned: Floats
 
+    @property
+    def slowest(self) -> float:
+        """See `Factorised`."""
+        return self._chain.slowest
+
     def total(self, weight: Floats) -> Floats:
         """The weight in each block; shape (blocks,)."""
         out = np.empty(self.blocks.count)

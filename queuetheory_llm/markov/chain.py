@@ -36,7 +36,7 @@ from queuetheory_llm.verdict import Judgement, Verdict
 TOLERANCE = 1e-6
 MEMORY = "2 GB"
 _MOST_LENGTHS = 4_000  # values of the law of one request
-_UNKNOWN_LOAD = 0.8
+_FEW, _NEAR = 10, 0.95  # requests that the first level holds, and loads beyond which it holds no more
 
 #: What a mean over time counts, by whether arrivals are slotted.
 COUNTED_AT = {True: "slot start, after arrivals", False: "time"}
@@ -347,12 +347,9 @@ def _question(
 
 
 def _first_level(question: Question, judgement: Judgement) -> float:
-    """Tokens to begin with: what a request in progress and a full batch hold, more of it near the edge."""
-    engine, law = question.outcomes.engine, question.outcomes.law
-    lasting = (law.mean_decode + 2) * float(engine.batch_time.seconds(engine.b_max))
-    present = 1 + float(question.arrivals.rate) * lasting
-    load = float(judgement.load or _UNKNOWN_LOAD)
-    return (engine.b_max + present * law.mean_tokens) * (1 + 1 / (1 - load))
+    """Tokens to begin with: a few requests, more of them near the edge. Levels are doubled, so little is lost here."""
+    load = min(float(judgement.load or 0.0), _NEAR)
+    return question.mean * _FEW / (1 - load)
 
 
 def _notes(question: Question, judgement: Judgement) -> Iterator[str]:

@@ -47,12 +47,12 @@ def entry(function: F) -> F:
 # Columns of a run; the last says of runs after a batch whether it gave them a token of a memoryless length.
 PREFILL, DECODE, SEAT, COUNT, DRAWN = range(5)
 RUN = 4  # words of a run of a core
-# How far the kernel is: cores found and done, words of the pool, moves, states, and batches of given lengths looked at.
+# How far the kernel is: cores found and done, words of the pool, moves, states, outcomes of batches looked at.
 CORES, DONE, WORDS, MOVES, STATES, LOOKED = range(6)
 # Why `advance` returned; the first two also say how a batch was formed.
 OPEN, SETTLED, FINISHED, PAUSED, BEYOND, TOO_MANY, CORES_FULL, MOVES_FULL, DESK_FULL = range(9)
 
-PAUSE = 1 << 18  # batches of given lengths between two reports of progress
+PAUSE = 1 << 20  # outcomes of batches between two reports of progress
 FIRST_CORES, FIRST_MOVES, FIRST_RUNS = 1 << 12, 1 << 14, 1 << 6  # that there is room for at first
 
 
@@ -136,6 +136,17 @@ class Desk(NamedTuple):
     key: Words
     drawn: Ints
     path: Floats
+
+
+class Search(NamedTuple):
+    """All that the kernel works on; ``at`` says how far it is."""
+
+    rule: Rule
+    lengths: Lengths
+    found: Found
+    rows: Rows
+    desk: Desk
+    at: Ints
 
 
 # --- the batch --------------------------------------------------------------------------------------------------------
@@ -251,10 +262,11 @@ def canonical(rule: Rule, lengths: Lengths, desk: Desk, runs: int) -> tuple[int,
 
 @inlined
 def hashed(words: Words, begin: int, end: int) -> Any:
-    """A hash of words, from 0."""
+    """A hash of an even number of words, from 0."""
     mixed = np.uint64(end - begin)
-    for i in range(begin, end):
-        mixed = (mixed ^ np.uint64(words[i])) * np.uint64(0x9E3779B97F4A7C15)
+    for i in range(begin, end, 2):
+        pair = np.uint64(words[i]) ^ (np.uint64(words[i + 1]) << np.uint64(32))
+        mixed = (mixed ^ pair) * np.uint64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> np.uint64(29)
     return np.int64(mixed >> np.uint64(2))
 
@@ -365,19 +377,9 @@ def write_move(
 
 
 @inlined
-def finish(
-    rule: Rule,
-    lengths: Lengths,
-    found: Found,
-    rows: Rows,
-    desk: Desk,
-    at: Ints,
-    start: int,
-    drawn: int,
-    runs: int,
-    tokens: int,
-) -> int:
+def finish(search: Search, start: int, last: int, drawn: int, runs: int, tokens: int) -> int:
     """Write the moves of a batch of known lengths: one for each way that memoryless lengths end in it."""
+    rule, lengths, found, rows, desk, at = search
     size = credit(rule, desk, runs)
     desk.gone[:size] = 0
     going = True
@@ -390,6 +392,9 @@ def finish(
                 return CORES_FULL
             if not write_move(found, rows, at, start, target, drawn - back, tokens, desk.path[drawn] * share):
                 return MOVES_FULL
+        at[LOOKED] += 1
+        if at[LOOKED] > last:
+            return TOO_MANY
         going = next_gone(lengths, desk, size)
     return SETTLED
 
@@ -405,22 +410,13 @@ def draw(lengths: Lengths, desk: Desk, base: int, place: int, which: int) -> Non
 
 
 @inlined
-def move_batch(
-    rule: Rule,
-    lengths: Lengths,
-    found: Found,
-    rows: Rows,
-    desk: Desk,
-    at: Ints,
-    unseen: int,
-    base: int,
-    most: int,
-) -> int:
+def move_batch(search: Search, unseen: int, base: int, most: int) -> int:
     """Write the moves of a core of ``base`` runs with ``unseen`` requests behind it, for all lengths it has to draw.
 
     Returns SETTLED where no batch looks behind them, so that more of them fare alike; TOO_MANY where there are more
-    than ``most`` ways to draw their lengths.
+    than ``most`` outcomes.
     """
+    rule, lengths, desk, at = search.rule, search.lengths, search.desk, search.at
     drawn, answer, start, last = 0, SETTLED, at[MOVES], at[LOOKED] + most
     desk.path[0] = 1.0
     while True:
@@ -434,10 +430,7 @@ def move_batch(
             continue
         if looks:
             answer = OPEN
-        at[LOOKED] += 1
-        if at[LOOKED] > last:
-            return TOO_MANY
-        code = finish(rule, lengths, found, rows, desk, at, start, drawn, base + drawn, tokens)
+        code = finish(search, start, last, drawn, base + drawn, tokens)
         if code != SETTLED:
             return code
         while drawn > 0 and desk.drawn[drawn - 1] == 0:
@@ -465,10 +458,9 @@ def same(rows: Rows, one: int, other: int, end: int) -> bool:
 
 
 @inlined
-def move_line(
-    rule: Rule, lengths: Lengths, found: Found, rows: Rows, desk: Desk, at: Ints, core: int, most: int
-) -> int:
+def move_line(search: Search, core: int, most: int) -> int:
     """Write the moves of all states of a core; see `explore._line`."""
+    rule, found, rows, desk, at = search.rule, search.found, search.rows, search.desk, search.at
     begin, room = found.begin[core], found.room[core]
     base = (found.begin[core + 1] - begin) // RUN
     deepest = room if not rule.hidden else min(room, rule.slots + 1)
@@ -480,7 +472,7 @@ def move_line(
     fewer = -1
     for unseen in range(0 if base > 0 else 1, room + 1):
         start = at[MOVES]
-        code = move_batch(rule, lengths, found, rows, desk, at, unseen, base, most)
+        code = move_batch(search, unseen, base, most)
         if code > SETTLED:
             return code
         rows.source[start : at[MOVES]] = core
@@ -497,21 +489,20 @@ def move_line(
 
 
 @entry
-def advance(
-    rule: Rule, lengths: Lengths, found: Found, rows: Rows, desk: Desk, at: Ints, limits: tuple[int, int], pause: int
-) -> int:
+def advance(search: Search, limits: tuple[int, int], pause: int) -> int:
     """Explore core after core until there is something to say; a core that found no room is begun again.
 
-    ``limits``: states and moves; ``pause``: batches of given lengths until the caller wants to hear.
+    ``limits``: states and moves; ``pause``: outcomes until the caller wants to hear.
     """
+    at = search.at
     if at[CORES] == 0:
-        number_of(lengths, found, at, desk.key, 0)  # the empty engine
+        number_of(search.lengths, search.found, at, search.desk.key, 0)  # the empty engine
     until = at[LOOKED] + pause
     while at[DONE] < at[CORES]:
         if at[LOOKED] >= until:
             return PAUSED
         start = at[MOVES]
-        code = move_line(rule, lengths, found, rows, desk, at, at[DONE], limits[1])
+        code = move_line(search, at[DONE], limits[1])
         if code > SETTLED:
             at[MOVES] = start
             return code
@@ -559,35 +550,48 @@ def explore_policy(
     Raises
     ------
     NotConverged
-        If the states or the moves are too many, or the ways to draw the lengths in one batch.
+        If the states or the moves are too many, or the outcomes of one batch.
     """
-    rule, lengths = _rule(outcomes), _lengths(outcomes, level)
-    found, rows, desk = _found(FIRST_CORES), _rows(FIRST_MOVES), _desk(FIRST_RUNS)
-    at, most = np.zeros(6, np.int64), (limits.states, limits.moves)
-    while (code := advance(rule, lengths, found, rows, desk, at, most, PAUSE)) != FINISHED:
+    search = Search(
+        rule=_rule(outcomes),
+        lengths=_lengths(outcomes, level),
+        found=_found(FIRST_CORES),
+        rows=_rows(FIRST_MOVES),
+        desk=_desk(FIRST_RUNS),
+        at=np.zeros(6, np.int64),
+    )
+    at, most = search.at, (limits.states, limits.moves)
+    while (code := advance(search, most, PAUSE)) != FINISHED:
         limits.check(int(at[STATES]), int(at[MOVES]), level)
-        if code == TOO_MANY:
-            raise NotConverged(
-                f"up to {level:g} tokens there are batches with more than {limits.moves} ways to draw the lengths of "
-                "new requests; give laws of fewer values, more --memory or a lower --level"
-            )
-        if code == MOVES_FULL:
-            limits.check(int(at[STATES]), rows.source.size + 1, level)
-            _resize(rows, min(2 * rows.source.size, limits.moves + 1))
-        elif code == CORES_FULL:
-            found = _grown(found, at)
-        elif code == DESK_FULL:
-            desk = _desk(2 * desk.run.shape[0])
-        elif progress is not None:
+        if code == PAUSED and progress is not None:
             progress(int(at[STATES]))
-    cores, moves = int(at[CORES]), int(at[MOVES])
-    words, begin = found.words[: at[WORDS]].copy(), found.begin[: cores + 1].copy()
-    counts = [column[:cores].copy() for column in (found.room, found.known, found.tokens)]
-    del found  # and with it what was kept for the search
-    _resize(rows, moves)
-    columns = list(rows)
-    del rows
-    return space_of(outcomes, arrivals, level, Cores(words, begin), counts, columns)
+        search = _roomier(search, code, level, limits)
+    found = search.found
+    columns: list[Any] = list(search.rows)
+    del search  # and with it what was kept for the search
+    _resize(columns, at[MOVES])
+    cores = Cores(found.words[: at[WORDS]].copy(), found.begin[: at[CORES] + 1].copy())
+    counts = [column[: at[CORES]].copy() for column in (found.room, found.known, found.tokens)]
+    del found
+    return space_of(outcomes, arrivals, level, cores, counts, columns)
+
+
+def _roomier(search: Search, code: int, level: float, limits: Limits) -> Search:
+    """Twice the room where ``code`` says that there is none left."""
+    if code == TOO_MANY:
+        raise NotConverged(
+            f"up to {level:g} tokens there are batches with more than {limits.moves} outcomes, of the lengths of new "
+            "requests and of those that end; give laws of fewer values, more --memory or a lower --level"
+        )
+    if code == MOVES_FULL:
+        moves = search.rows.source.size
+        limits.check(int(search.at[STATES]), moves + 1, level)
+        _resize(search.rows, min(2 * moves, limits.moves + 1))
+    elif code == CORES_FULL:
+        search = search._replace(found=_grown(search.found, search.at))
+    elif code == DESK_FULL:
+        search = search._replace(desk=_desk(2 * search.desk.run.shape[0]))
+    return search
 
 
 def _rule(outcomes: Outcomes) -> Rule:

@@ -25,9 +25,12 @@ class Factorised:
     ----------
     law : float64 array of shape (n,)
         The stationary law.
+    slowest : float
+        Largest expected number of steps to the likely state: errors of the equations grow by up to about this factor.
     """
 
     law: Floats
+    slowest: float
     _others: NDArray[np.integer]
     _solver: Any
 
@@ -35,14 +38,16 @@ class Factorised:
         """The solution x of x - P'x + u (1'x) = ``rest``, u a probability vector ``anchor``."""
         whole = float(rest.sum())
         out = np.zeros_like(rest)
-        out[self._others] = self._solver.solve((rest - whole * anchor)[self._others])
+        if self._others.size:
+            out[self._others] = self._solver.solve((rest - whole * anchor)[self._others])
         return np.asarray(out + (whole - out.sum()) * self.law, dtype=np.float64)
 
     def backward(self, rest: Floats, anchor: Floats) -> Floats:
         """The solution h of h - P h + 1 (u'h) = ``rest``."""
         mean = float(self.law @ rest)
         out = np.zeros_like(rest)
-        out[self._others] = self._solver.solve((rest - mean)[self._others], "T")
+        if self._others.size:
+            out[self._others] = self._solver.solve((rest - mean)[self._others], "T")
         return np.asarray(out + (mean - anchor @ out), dtype=np.float64)
 
 
@@ -60,11 +65,12 @@ def factorised(matrix: Any) -> Factorised:
     others = np.delete(np.arange(size), likely)
     law[:] = 0.0
     law[likely] = 1.0
-    solver = None
+    solver, slowest = None, 0.0
     if size > 1:
         leaves = back - diags_array(back.diagonal(), format="csr")
         system = (diags_array(np.asarray(leaves.sum(axis=0)), format="csr") - leaves)[others][:, others].tocsc()
         options = {"SymmetricMode": True}
         solver = splu(system, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
         law[others] = solver.solve(back[others][:, [likely]].toarray().ravel())
-    return Factorised(law=law / law.sum(), others=others, solver=solver)
+        slowest = float(np.abs(solver.solve(np.ones(size - 1), "T")).max())
+    return Factorised(law=law / law.sum(), slowest=slowest, others=others, solver=solver)

@@ -182,12 +182,14 @@ def space_of(
     rank = np.zeros(max(by_time, default=0) + 1, dtype=np.min_scalar_type(len(by_time)))  # small ones sort fastest
     rank[by_time] = np.arange(len(by_time))
     order = np.argsort(rank[columns[5]], kind="stable")
-    index = np.array([*(lasting.index(seconds[count]) for count in by_time), len(lasting)], dtype=np.int32)
-    duration = np.append(index[rank[columns[5]][order]], index[-1])
+    index = np.array([lasting.index(seconds[count]) for count in by_time], dtype=np.int32)
+    columns.append(index[rank[columns[5]]])
     whole: list[Any] = []
-    for last in (0, 0, 0, 0, 0, 0, 1.0):
-        column = columns.pop(0)
-        whole.append(np.append(column[order], last).astype(np.float64 if last else np.int32))
+    for last, kind in zip((0, 0, 0, 0, 0, 0, 1.0, len(lasting)), (np.int32,) * 6 + (np.float64, np.int32), strict=True):
+        column = np.empty(order.size + 1, dtype=kind)
+        column[:-1] = columns.pop(0)[order]
+        column[-1] = last
+        whole.append(column)
     return Space(
         cores=cores,
         first=np.concatenate([[0], np.cumsum(room + 1, dtype=np.int64)]),
@@ -203,7 +205,7 @@ def space_of(
             taken=whole[4],
             tokens=whole[5],
             chance=whole[6],
-            duration=duration,
+            duration=whole[7],
         ),
         durations=tuple(durations),
     )

@@ -25,6 +25,8 @@ DIRECT = 6000  # states up to which I - P is factorised
 _BASIS = 4 * 10**7  # entries of all vectors of a basis
 _STEPS = range(6, 31)  # of one cycle
 _CYCLES = 60
+_ROUNDING = float(np.finfo(np.float64).eps)
+_LOST = 1e-6  # the largest error by rounding that a law may have
 _SETTLE = 5  # batches before the first aggregation
 
 
@@ -170,10 +172,22 @@ def eliminate(matrix: Floats, law: Floats) -> None:
     law /= whole
 
 
+def _require_mixing(slowest: float) -> None:
+    """A chain that hardly ever leaves some states has no law in floating point, whatever the residual."""
+    if not _ROUNDING * slowest <= _LOST:
+        raise NotConverged(
+            f"the chain takes about {slowest:.2g} batches from some states to the likely ones: its parts hardly ever "
+            f"exchange, and rounding decides between them; only elimination without subtractions (up to {DENSE} states "
+            "or so) would tell"
+        )
+
+
 def _small_law(matrix: Any, method: Method) -> Floats:
     """The law of an irreducible chain written out."""
     if method is Method.DIRECT:
-        return factorised(matrix).law
+        chain = factorised(matrix)
+        _require_mixing(chain.slowest)
+        return chain.law
     law = np.zeros(matrix.shape[0])
     eliminate(np.ascontiguousarray(matrix.toarray()), law)
     return law
@@ -207,7 +221,9 @@ def _iterated(
             progress(iterations, residual)
         if residual <= tolerance / 2:
             break
-        step, products = _corrected(operator, coarse(blocks, law, law), rest, basis, tolerance)
+        level = coarse(blocks, law, law)
+        _require_mixing(level.slowest)
+        step, products = _corrected(operator, level, rest, basis, tolerance)
         law = _cleaned(law + step, states)
         iterations += products
     return law, iterations

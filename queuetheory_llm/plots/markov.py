@@ -92,7 +92,7 @@ def draw_chain(chain: ExactChain, ax: Axes | None = None, *, present: Present | 
     return upper
 
 
-# ------------------------------------------------------------------------------------------------------------- the panels
+# ----------------------------------------------------------------------------------------------------------- the panels
 
 
 def _draw_law(ax: Axes, chain: ExactChain, present: Present | None) -> None:
@@ -220,7 +220,7 @@ def _beyond(law: Floats) -> Floats:
     return np.asarray(np.append(np.cumsum(law[::-1])[::-1][1:], 0.0))
 
 
-# -------------------------------------------------------------------------------------------------------------- the words
+# ------------------------------------------------------------------------------------------------------------ the words
 
 
 def _where(chain: ExactChain) -> str:
@@ -234,14 +234,14 @@ def _runs(present: Present) -> str:
 def _title(chain: ExactChain) -> str:
     judgement = chain.judgement
     ground = "" if judgement.basis is None else f" by {judgement.basis.value}"
-    return f"{chain.scheduler}: {judgement.verdict.value}{ground}, {chain.means.requests:.4g} requests present on average"
+    return f"{chain.scheduler}: {judgement.verdict.value}{ground}, {chain.means.requests:.4g} requests on average"
 
 
 def _subtitle(chain: ExactChain, present: Present | None) -> str:
-    return "\n".join(filter(None, [chain.title, engine_line(chain.engine), _agreement(chain, present)]))
+    return "\n".join(filter(None, [chain.title, engine_line(chain.engine), _agreement(present)]))
 
 
-def _agreement(chain: ExactChain, present: Present | None) -> str:
+def _agreement(present: Present | None) -> str:
     if present is None:
         return ""
     low, high = present.interval(0.95)

@@ -197,12 +197,12 @@ def test_cores_are_a_sequence():
         cores[len(cores)]
 
 
-def test_too_many_lengths_in_a_batch_are_refused():
+def test_too_many_outcomes_of_a_batch_are_refused():
     """Few moves, for prompts served whole are forgotten, but 3^20 ways to them."""
     law = request_law(Workload.of(prefill=Uniform(low=1, high=3), decode=Geometric(mean=2)), memoryless=True)
     engine = Engine(batch_time=Staircase(c=0, a="1 s", b0=60), b_max=60, k_max=20)
     outcomes = Outcomes(engine=engine, scheduler=parse_scheduler("vllm-vanilla"), law=law)
-    with pytest.raises(NotConverged, match="ways to draw the lengths"):
+    with pytest.raises(NotConverged, match="more than 100000 outcomes"):
         explore_policy(outcomes, SLOTTED, 200, Limits(10**5, 10**5))
 
 

@@ -5,10 +5,9 @@ stormpy (GPL) is no dependency; the test runs where it is installed.
 
 import numpy as np
 import pytest
-from small_chains import CHAINS, stationary
+from exported import CHAINS, stationary
 
 from queuetheory_llm.files.prism import export, labels, rewards
-from queuetheory_llm.markov.operator import Operator
 
 stormpy = pytest.importorskip("stormpy", minversion="2.0")
 
@@ -29,21 +28,21 @@ def precise():
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_storm_finds_the_same_averages(name, tmp_path):
-    space = CHAINS[name]()
-    law = stationary(Operator(space).matrix().toarray())
-    earned, holds = rewards(space), labels(space)
+    chain = CHAINS[name]()
+    law = stationary(chain.operator.matrix().toarray())
+    earned, holds = rewards(chain), labels(chain.space)
     expected = [law @ values for values in [*earned.values(), *holds.values()]]
     questions = [*(f'R{{"{each}"}}=? [ LRA ]' for each in earned), *(f'LRA=? [ "{each}" ]' for each in holds)]
 
-    export(tmp_path / "chain.prism", space, title=name)
+    export(tmp_path / "chain.prism", chain, title=name)
     program = stormpy.parse_prism_program(str(tmp_path / "chain.prism"))
     properties = stormpy.parse_properties(";".join(questions), program)
     model = stormpy.build_model(program, properties)
     np.testing.assert_allclose(long_run(model, questions, program), expected, rtol=1e-11, atol=1e-14)
 
-    export(tmp_path / "chain.tra", space, title=name)
+    export(tmp_path / "chain.tra", chain, title=name)
     model = stormpy.build_model_from_explicit(tmp_path / "chain.tra", tmp_path / "chain.lab")
-    assert model.nr_states == len(space)
+    assert model.nr_states == len(chain.space)
     found = long_run(model, questions[len(earned) :])
     np.testing.assert_allclose(found, expected[len(earned) :], rtol=1e-11, atol=1e-14)
     for which, mean in zip(earned, expected, strict=False):

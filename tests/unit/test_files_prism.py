@@ -5,15 +5,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from exported import CHAINS, chain_of, slotted, stationary, timed
 from scipy.sparse import coo_array
-from small_chains import CHAINS, chain, slotted, stationary, timed
 
 import queuetheory_llm as qt
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.files import atomic, prism
 from queuetheory_llm.files.atomic import write_together
 from queuetheory_llm.files.prism import check_export, export, labels, prism_text, rewards, updates
-from queuetheory_llm.markov.operator import Operator
 
 COMMAND = re.compile(r"\[\] ([^;]*?) ->\s+([^;]*);")
 UPDATE = re.compile(r"([-+.0-9e]+):\(core'=(\d+)\)&\(unseen'=([^ ]+)\)(?: \+\s*|$)")
@@ -69,15 +68,15 @@ def numbered(space):
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_prism_text_read_back_is_the_chain(name):
-    space = CHAINS[name]()
-    operator = Operator(space)
-    text = "".join(prism_text(space, name))
+    chain = CHAINS[name]()
+    space, operator = chain.space, chain.operator
+    text = "".join(prism_text(chain, name))
     reader = Reader(text, numbered(space))
     matrix = reader.matrix()
     np.testing.assert_allclose(matrix, operator.matrix().toarray(), rtol=1e-15, atol=0)
     np.testing.assert_allclose(matrix.sum(axis=1), 1, rtol=0, atol=1e-14)
     np.testing.assert_allclose(stationary(matrix), stationary(operator.matrix().toarray()), atol=1e-12)
-    ours, theirs = rewards(space), reader.rewards()
+    ours, theirs = rewards(chain), reader.rewards()
     assert theirs.keys() == ours.keys()
     for which, values in ours.items():
         np.testing.assert_allclose(theirs[which], values, rtol=1e-14, atol=1e-14, err_msg=which)
@@ -90,16 +89,17 @@ def test_the_prism_text_read_back_is_the_chain(name):
 @pytest.mark.parametrize("level", [0, 1, 6])
 def test_no_variable_is_a_constant(level):
     """Storm drops the updates of a state that do nothing where a variable has one value, and goes elsewhere."""
-    space = slotted("sarathi", 0, 1, ".5", b_max=1, level=level)
-    assert len(space.known) == 1
-    last = re.findall(r" : \[0\.\.(\d+)\] init 0;", "".join(prism_text(space)))
+    chain = slotted("sarathi", 0, 1, ".5", b_max=1, level=level)
+    assert len(chain.space.known) == 1
+    last = re.findall(r" : \[0\.\.(\d+)\] init 0;", "".join(prism_text(chain)))
     assert list(map(int, last)) == [1, max(1, level)]
 
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_explicit_files_read_back_are_the_chain(name, tmp_path):
-    space = CHAINS[name]()
-    written = export(tmp_path / "some.chain.tra", space, title=name, notes=["one note"])
+    chain = CHAINS[name]()
+    space = chain.space
+    written = export(tmp_path / "some.chain.tra", chain, title=name, notes=["one note"])
     assert sorted(written) == sorted(tmp_path.iterdir())
     first, *lines = (tmp_path / "some.chain.tra").read_text().splitlines()
     assert first == "dtmc"
@@ -109,13 +109,13 @@ def test_the_explicit_files_read_back_are_the_chain(name, tmp_path):
     for come, go, chance in entries:
         assert chance > 0
         matrix[come, go] = chance
-    np.testing.assert_array_equal(matrix, Operator(space).matrix().toarray())
+    np.testing.assert_array_equal(matrix, chain.operator.matrix().toarray())
     declared, *rows = (tmp_path / "some.chain.lab").read_text().split("#END\n")[-1].splitlines()
     found = {int(row.split()[0]): set(row.split()[1:]) for row in [declared, *rows]}
     for which, holds in labels(space).items():
         assert [which in found.get(state, ()) for state in range(len(space))] == holds.tolist()
     assert [state for state, names in found.items() if "init" in names] == [0]
-    for which, values in rewards(space).items():
+    for which, values in rewards(chain).items():
         read = np.zeros(len(space))
         for row in (tmp_path / f"some.chain.{which}.srew").read_text().splitlines():
             read[int(row.split()[0])] = float(row.split()[1])
@@ -127,24 +127,25 @@ def test_rewards_of_an_md1_queue_are_pollaczeks():
     """Exactly one request of one token at a time: the mean over time is rho + rho^2/(2(1 - rho))."""
     engine = qt.Engine(batch_time=qt.Hinge(c="2 s", a="1 s", b0=1000), b_max=1)
     workload = qt.Workload.of(prefill=0, decode=1, arrivals=qt.PoissonArrivals(rate=".25"))
-    space = chain(engine, "sarathi", workload, 80)
-    law, earned = stationary(Operator(space).matrix().toarray()), rewards(space)
+    queue = chain_of(engine, "sarathi", workload, 80)
+    law, earned = stationary(queue.operator.matrix().toarray()), rewards(queue)
     seconds = law @ earned["seconds"]
     assert law @ earned["requests_seconds"] / seconds == pytest.approx(0.75, abs=1e-12)
     assert law @ earned["tokens"] / seconds == pytest.approx(0.25, abs=1e-12)
     assert law @ earned["idle"] * 4 / seconds == pytest.approx(0.5, abs=1e-12)
 
 
-def test_in_slots_there_is_no_integral_and_idle_slots_last_a_slot():
+def test_in_slots_a_mean_over_time_is_one_over_boundaries():
     earned = rewards(slotted("sarathi", 1, 1, ".5"))
-    assert "requests_seconds" not in earned
     assert (earned["seconds"] == 1).all()
+    np.testing.assert_array_equal(earned["requests_seconds"], earned["requests"])
+    np.testing.assert_array_equal(earned["backlog_seconds"], earned["backlog"])
 
 
 def test_full_is_where_the_matrix_loses_an_arrival():
     """The mean number that is let in falls short of the mean number that comes exactly in the states of the label."""
-    space = slotted("vllm-vanilla", 1, 1, ".5", level=9)
-    operator = Operator(space)
+    chain = slotted("vllm-vanilla", 1, 1, ".5", level=9)
+    space, operator = chain.space, chain.operator
     tokens = operator.expected(space.moves.tokens.astype(float))
     gained = operator.pull(space.backlog()) - space.backlog() + tokens
     np.testing.assert_array_equal(gained < 2 * 0.5 - 1e-9, labels(space)["full"])
@@ -152,8 +153,8 @@ def test_full_is_where_the_matrix_loses_an_arrival():
 
 def test_a_model_of_ranges_does_not_grow_with_the_level():
     short, long = (slotted("sarathi", 2, 1, ".45", level=level) for level in (60, 600))
-    assert len(long) > 9 * len(short)
-    assert updates(long) == updates(short)
+    assert len(long.space) > 9 * len(short.space)
+    assert updates(long.space) == updates(short.space)
     assert sum(map(len, prism_text(long))) < 1.05 * sum(map(len, prism_text(short)))
 
 
@@ -173,25 +174,25 @@ def one_line(call, words):
 
 
 def test_refusals_are_one_line_and_leave_nothing(tmp_path, monkeypatch):
-    space = timed("sarathi", 1, 2, ".6", level=8)
-    one_line(lambda: export(tmp_path / "x.nm", space), r"unknown ending; end the name in \.prism, \.pm or \.tra")
-    one_line(lambda: export(tmp_path / "no" / "x.prism", space), "does not exist; create it first")
+    chain = timed("sarathi", 1, 2, ".6", level=8)
+    one_line(lambda: export(tmp_path / "x.nm", chain), r"unknown ending; end the name in \.prism, \.pm or \.tra")
+    one_line(lambda: export(tmp_path / "no" / "x.prism", chain), "does not exist; create it first")
     one_line(lambda: check_export(tmp_path / "no" / "x.tra"), "does not exist; create it first")
     assert check_export(tmp_path / "x.PM") == "prism"
     monkeypatch.setattr(prism, "MOST_UPDATES", 10)
     monkeypatch.setattr(prism, "MOST_TRANSITIONS", 20)
-    one_line(lambda: export(tmp_path / "x.prism", space), r"has \d+ updates in the PRISM language, more than the 10 ")
-    one_line(lambda: check_export(tmp_path / "x.tra", space), "give a lower --level$")
+    one_line(lambda: export(tmp_path / "x.prism", chain), r"has \d+ updates in the PRISM language, more than the 10 ")
+    one_line(lambda: check_export(tmp_path / "x.tra", chain), "give a lower --level$")
     monkeypatch.setattr(prism, "MOST_UPDATES", 10**6)
-    one_line(lambda: export(tmp_path / "x.tra", space), r"has \d+ transitions.*the 20 .*or write NAME\.prism$")
+    one_line(lambda: export(tmp_path / "x.tra", chain), r"has \d+ transitions.*the 20 .*or write NAME\.prism$")
     assert not list(tmp_path.iterdir())
 
 
 def test_explicit_files_are_written_together_or_not_at_all(tmp_path):
-    space = timed("sarathi", 1, 2, ".6", level=8)
+    chain = timed("sarathi", 1, 2, ".6", level=8)
     (tmp_path / "x.tra").write_text("before")
     (tmp_path / "x.idle.srew").mkdir()
-    one_line(lambda: export(tmp_path / "x.tra", space), r"x\.idle\.srew: is a directory")
+    one_line(lambda: export(tmp_path / "x.tra", chain), r"x\.idle\.srew: is a directory")
     assert (tmp_path / "x.tra").read_text() == "before"
     assert len(list(tmp_path.iterdir())) == 2
 

@@ -4,27 +4,30 @@ import numpy as np
 
 import queuetheory_llm as qt
 from queuetheory_llm.markov.explore import Limits, explore
+from queuetheory_llm.markov.operator import Operator
 from queuetheory_llm.markov.outcomes import Outcomes
+from queuetheory_llm.markov.rewards import Rewards
 from queuetheory_llm.model.chances import request_law
 from queuetheory_llm.schedulers.registry import parse_scheduler
 
 
-def chain(engine, rule, workload, level):
+def chain_of(engine, rule, workload, level):
     law = request_law(workload, memoryless=True)
     outcomes = Outcomes(engine=engine, scheduler=parse_scheduler(rule), law=law)
-    return explore(outcomes, workload.arrivals, level, Limits(10**6, 10**6))
+    space = explore(outcomes, workload.arrivals, level, Limits(10**6, 10**6))
+    return Rewards(operator=Operator(space), arrivals=workload.arrivals, law=law)
 
 
 def slotted(rule, prefill, decode, mean, *, law="bernoulli", b_max=2, k_max=None, level=30):
     engine = qt.Engine(batch_time=qt.Hinge(c="1 s", a="1 s", b0=1000), b_max=b_max, k_max=k_max)
     arrivals = qt.SlottedArrivals(slot="1 s", law=law, mean=mean)
-    return chain(engine, rule, qt.Workload.of(prefill=prefill, decode=decode, arrivals=arrivals), level)
+    return chain_of(engine, rule, qt.Workload.of(prefill=prefill, decode=decode, arrivals=arrivals), level)
 
 
 def timed(rule, prefill, decode, rate, *, b_max=3, k_max=2, level=24):
     engine = qt.Engine(batch_time=qt.Staircase(c="0.3 s", a="0.5 s", b0=2), b_max=b_max, k_max=k_max)
     arrivals = qt.PoissonArrivals(rate=rate)
-    return chain(engine, rule, qt.Workload.of(prefill=prefill, decode=decode, arrivals=arrivals), level)
+    return chain_of(engine, rule, qt.Workload.of(prefill=prefill, decode=decode, arrivals=arrivals), level)
 
 
 def mixed(low, high):
