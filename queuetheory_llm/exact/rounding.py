@@ -51,11 +51,11 @@ def with_bound(value: float, bound: float, digits: int = 10) -> tuple[str, str]:
     last = (math.floor(math.log10(abs(value))) if value else 0) - digits + 1
     if bound > 0:
         last = max(last, math.floor(math.log10(bound)))
-    exact = Decimal(value)
-    shown = round(exact, -last)
+    shown = round(Decimal(value), -last)
     small = 0 < abs(value) < _SMALL
     text = f"{float(shown):.{len(shown.as_tuple().digits) - 1}e}" if small else f"{shown:f}"
-    return text, f"{float(upper_limit(bound + abs(float(exact - shown)), 1)):g}"
+    off = Fraction(bound) + abs(Fraction(text) - Fraction(value))
+    return text, f"{float(upper_limit(off, 1)):g}" if off else "0"
 
 
 def load_text(load: Real, digits: int = _DIGITS) -> str:
