@@ -34,7 +34,7 @@ from queuetheory_llm.cli.output import (
     print_written,
 )
 from queuetheory_llm.cli.words import engine_words, workload_words
-from queuetheory_llm.errors import InvalidInput, InvalidModel
+from queuetheory_llm.errors import InfeasibleRequest, InvalidInput, InvalidModel, NotConverged
 from queuetheory_llm.exact.numbers import to_bytes
 from queuetheory_llm.files.atomic import check_apart
 from queuetheory_llm.files.prism import check_export
@@ -42,6 +42,7 @@ from queuetheory_llm.files.prism import export as export_chain
 from queuetheory_llm.markov.admission import require_stable
 from queuetheory_llm.markov.chain import MEMORY, TOLERANCE, ExactChain, exact_chain
 from queuetheory_llm.markov.space import Floats
+from queuetheory_llm.model.chances import memoryless_decode
 from queuetheory_llm.model.system import System
 from queuetheory_llm.schedulers.policy import Scheduler
 from queuetheory_llm.schedulers.registry import name_of, scheduler_for
@@ -133,7 +134,7 @@ def markov(
     )
     question = read_question(model, prefill=prefill, decode=decode, rate=rate)
     system = question.system
-    system.require_workload()
+    _require_arrivals(system)
     with _telling() as told:
         if len(rules) > 1:  # one that has no answer is found before the others are solved
             _require_stable(system, rules)
@@ -240,6 +241,15 @@ def _telling() -> Iterator[_Told | None]:
         yield status.update
 
 
+def _require_arrivals(system: System) -> None:
+    if system.workload is None:
+        raise InvalidInput(
+            f"{system.name}: workload: missing; add a [workload] table, or give --prefill N --decode N --rate R"
+        )
+    if system.workload.arrivals is None:
+        raise InvalidInput(f"{system.name}: workload.rate: missing; give the workload a rate, or --rate R")
+
+
 def _require_stable(system: System, rules: Sequence[Scheduler | str]) -> None:
     workload = system.require_workload()
     for rule in rules:
@@ -260,12 +270,21 @@ def _answer(system: System, rule: Scheduler | str, asked: _Asked, told: _Told | 
             memory=asked.memory,
             progress=None if told is None else lambda text: told(f"{name}: {text}"),
         )
-    except InvalidModel as error:  # of the workload
-        raise InvalidModel(error.faults, source=error.source or system.name) from None
+    except (InvalidModel, InfeasibleRequest) as error:  # of the workload
+        raise type(error)(error.faults, source=error.source or system.name) from None
+    except NotConverged as error:
+        raise NotConverged(f"{system.name}: {name}: {error}{_fewer_states(system)}") from None
     chain = attrs.evolve(chain, title=f"{system.name}: {workload_words(system.workload)}")
     later = None if asked.after is None else _later(chain, asked.after)
     present = None if asked.simulated is None else _present(chain, rule, asked.simulated, told)
     return Answer(chain=chain, later=later, present=present)
+
+
+def _fewer_states(system: System) -> str:
+    """What makes chains small, where it is not so already."""
+    if memoryless_decode(system.require_workload()) is not None:
+        return ""
+    return "; a chain has far fewer states where decode lengths are geometric: they have no age to carry"
 
 
 def _later(chain: ExactChain, steps: int) -> Later:

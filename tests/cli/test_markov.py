@@ -297,8 +297,9 @@ def test_a_chain_beyond_the_memory_says_its_size(capsys, model, tmp_path):
     err = refused(
         capsys, model(), "--memory", "1 MB", "--rate", "1.6", "-o", str(figure), "--export", "prism", "--to", str(chain)
     )
-    assert re.search(r"\d states", err)
+    assert re.search(r"model.toml: sarathi: the chain up to \d.* has .*\d states", err)
     assert "--memory" in err
+    assert "far fewer states where decode lengths are geometric" in err
     assert not figure.exists()
     assert not chain.exists()
 
@@ -322,5 +323,16 @@ def test_arrivals_that_remember_are_refused(capsys):
 
 
 def test_a_model_without_a_rate_says_what_to_give(capsys):
-    assert "--rate R" in refused(capsys, "vllm-default")
-    assert "--prefill N --decode N" in refused(capsys, "hexgen-a100")
+    assert "vllm-default: workload.rate: missing; give the workload a rate, or --rate R" in refused(
+        capsys, "vllm-default"
+    )
+    err = refused(capsys, "hexgen-a100")
+    assert "hexgen-a100: workload: missing; " in err
+    assert "--trace" not in err
+
+
+def test_a_prompt_that_never_fits_is_refused(capsys, model):
+    path = model(prefill="9")
+    assert f"{path}: workload: a prompt of 9 tokens can never run" in refused(
+        capsys, path, "--scheduler", "vllm-vanilla"
+    )
