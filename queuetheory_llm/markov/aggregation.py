@@ -168,9 +168,9 @@ class Coarse:
     _pinned: Floats
 
     @property
-    def slowest(self) -> float:
+    def passage(self) -> float:
         """See `Factorised`."""
-        return self._chain.slowest
+        return self._chain.passage
 
     def total(self, weight: Floats) -> Floats:
         """The weight in each block; shape (blocks,)."""
@@ -222,7 +222,10 @@ def coarse(blocks: Blocks, law: Floats, anchor: Floats) -> Coarse:
 
 
 def _floored(space: Space, law: Floats) -> Floats:
-    """The law, and where it is lost in rounding the law of the cores whatever stands behind them."""
+    """The law, and where it is lost in rounding the law of the cores whatever stands behind them.
+
+    Half of it is even, or no way would lead out of a block but from its likely cores.
+    """
     lines = np.diff(space.first)
-    cores = np.maximum(np.add.reduceat(law, space.first[:-1]) / law.sum(), _ROUNDING)
-    return law + _ROUNDING * np.repeat(cores, lines)
+    cores = np.add.reduceat(law, space.first[:-1]) / law.sum()
+    return law + _ROUNDING * np.repeat(cores + 1 / cores.size, lines)

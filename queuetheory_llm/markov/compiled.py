@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.kept import F, kept
-from queuetheory_llm.markov.explore import Limits, Progress, space_of
+from queuetheory_llm.markov.explore import Limits, Progress, sizes_of, space_of
 from queuetheory_llm.markov.outcomes import Outcomes
 from queuetheory_llm.markov.space import Floats, Ints, Sizes, Space
 from queuetheory_llm.model.arrivals import Arrivals
@@ -87,6 +87,7 @@ class Lengths(NamedTuple):
     parts: int
     whole: int
     level: int
+    most: int
     means: Floats
     begin: Ints
     law: Floats
@@ -309,7 +310,7 @@ def add(lengths: Lengths, found: Found, at: Ints, key: Words, size: int) -> None
     at[WORDS] += size
     at[CORES] += 1
     found.begin[core + 1] = at[WORDS]
-    found.room[core] = (lengths.level - taken) // lengths.whole
+    found.room[core] = min(lengths.most, (lengths.level - taken) // lengths.whole)
     found.known[core], found.tokens[core] = known, tokens
     at[STATES] += found.room[core] + 1
 
@@ -554,7 +555,7 @@ def explore_policy(
     """
     search = Search(
         rule=_rule(outcomes),
-        lengths=_lengths(outcomes, level),
+        lengths=_lengths(outcomes, sizes_of(outcomes, arrivals), level),
         found=_found(FIRST_CORES),
         rows=_rows(FIRST_MOVES),
         desk=_desk(FIRST_RUNS),
@@ -614,8 +615,8 @@ def _rule(outcomes: Outcomes) -> Rule:
     )
 
 
-def _lengths(outcomes: Outcomes, level: float) -> Lengths:
-    law, sizes = outcomes.law, Sizes(law=outcomes.law)
+def _lengths(outcomes: Outcomes, sizes: Sizes, level: float) -> Lengths:
+    law = outcomes.law
     parts = round(level * sizes.parts)
     means = [float(mean) for mean in law.memoryless]
     least = min((sizes.size((0, -1 - i)) for i in range(len(means))), default=1)
@@ -630,6 +631,7 @@ def _lengths(outcomes: Outcomes, level: float) -> Lengths:
         parts=sizes.parts,
         whole=sizes.whole,
         level=parts,
+        most=sizes.most,
         means=np.array(means),
         begin=begin.reshape(len(means), most + 2),
         law=np.concatenate([np.zeros(0), *(each for row in laws for each in row)]),

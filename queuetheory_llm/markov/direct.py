@@ -6,15 +6,19 @@ out of positive numbers alone but for the diagonal, so that small probabilities 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.markov.space import Floats
 
-_SETTLE = 5  # batches after which a state counts as likely
+_SETTLE = 30  # steps before the first guess at a likely state
+_CHOICES = 5  # of that state, each from the law found with the one before
+_LIKELY = 1e-3  # times the largest probability
 
 
 @attrs.frozen(eq=False)
@@ -25,12 +29,15 @@ class Factorised:
     ----------
     law : float64 array of shape (n,)
         The stationary law.
-    slowest : float
-        Largest expected number of steps to the likely state: errors of the equations grow by up to about this factor.
+    passage : float
+        Expected number of steps to a likely state from a start by the law: what rounding in the equations grows by.
+    longest : float
+        The largest from any state; infinite where rounding has made one negative.
     """
 
     law: Floats
-    slowest: float
+    passage: float
+    longest: float
     _others: NDArray[np.integer]
     _solver: Any
 
@@ -52,25 +59,59 @@ class Factorised:
 
 
 def factorised(matrix: Any) -> Factorised:
-    """Factorise the equations of a sparse stochastic ``matrix``."""
+    """Factorise the equations of a sparse stochastic ``matrix``.
+
+    Raises
+    ------
+    NotConverged
+        If they are singular to all digits.
+    """
     from scipy.sparse import csr_array, diags_array
-    from scipy.sparse.linalg import splu
 
     back = csr_array(matrix.T)
     size = back.shape[0]
     law = np.full(size, 1 / size)
     for _ in range(_SETTLE):
         law = back @ law
-    likely = int(law.argmax())
-    others = np.delete(np.arange(size), likely)
-    law[:] = 0.0
-    law[likely] = 1.0
-    solver, slowest = None, 0.0
-    if size > 1:
-        leaves = back - diags_array(back.diagonal(), format="csr")
-        system = (diags_array(np.asarray(leaves.sum(axis=0)), format="csr") - leaves)[others][:, others].tocsc()
-        options = {"SymmetricMode": True}
-        solver = splu(system, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
-        law[others] = solver.solve(back[others][:, [likely]].toarray().ravel())
-        slowest = float(np.abs(solver.solve(np.ones(size - 1), "T")).max())
-    return Factorised(law=law / law.sum(), slowest=slowest, others=others, solver=solver)
+    leaves = back - diags_array(back.diagonal(), format="csr")
+    system = csr_array(diags_array(np.asarray(leaves.sum(axis=0)), format="csr") - leaves)
+    for _ in range(_CHOICES):
+        likely = int(law.argmax())
+        found = _without(system, likely)
+        law = np.abs(found.law)
+        if law[likely] >= _LIKELY * law.max():
+            break
+    return found
+
+
+def _without(system: Any, state: int) -> Factorised:
+    """Factorise I - P' without one state, which is given the weight 1."""
+    from scipy.sparse.linalg import splu
+
+    size = system.shape[0]
+    others = np.delete(np.arange(size), state)
+    law = np.ones(size)
+    if size == 1:
+        return Factorised(law=law, passage=0.0, longest=0.0, others=others, solver=None)
+    try:
+        solver = splu(
+            system[others][:, others].tocsc(),
+            permc_spec="MMD_AT_PLUS_A",
+            diag_pivot_thresh=0.0,
+            options={"SymmetricMode": True},
+        )
+    except RuntimeError:  # a pivot was lost in rounding
+        raise NotConverged(
+            f"the equations of a chain of {size} states or blocks are singular to all digits: its parts hardly ever "
+            "exchange"
+        ) from None
+    law[others] = solver.solve(-system[others][:, [state]].toarray().ravel())
+    law /= law.sum()
+    steps = solver.solve(np.ones(size - 1), "T")
+    return Factorised(
+        law=law,
+        passage=float(np.abs(law[others]) @ np.abs(steps)),
+        longest=float(steps.max()) if steps.min() > 0 else math.inf,
+        others=others,
+        solver=solver,
+    )

@@ -42,8 +42,8 @@ class Limits:
         """
         if states > self.states or moves > self.moves:
             raise NotConverged(
-                f"the chain up to {level:g} tokens has more than {states} states and {moves} moves; give more --memory "
-                "or a lower --level"
+                f"the chain up to {level:g} tokens has more than {min(states, self.states)} states or "
+                f"{self.moves} moves; give more --memory or a lower --level"
             )
 
 
@@ -82,7 +82,7 @@ def explore_plainly(
     outcomes: Outcomes, arrivals: Arrivals, level: float, limits: Limits, progress: Progress | None = None
 ) -> Space:
     """`explore` in plain Python with the rule's own `form`: any rule, and the reference of the compiled way."""
-    sizes = Sizes(law=outcomes.law)
+    sizes = sizes_of(outcomes, arrivals)
     number: dict[State, int] = {State(): 0}
     cores = [State()]
     rooms = [sizes.room(State(), level)]
@@ -108,6 +108,15 @@ def explore_plainly(
     ]
     columns = [np.array(column) for column in zip(*rows, strict=True)] if rows else [np.zeros(0, np.int32)] * 7
     return space_of(outcomes, arrivals, level, cores, counts, columns)
+
+
+def sizes_of(outcomes: Outcomes, arrivals: Arrivals) -> Sizes:
+    """Sizes, and how many requests can be unseen: only those of one step where a batch looks at all."""
+    if outcomes.hidden:
+        return Sizes(law=outcomes.law)
+    engine = outcomes.engine
+    longest = max(engine.batch_time.seconds(tokens) for tokens in range(1, engine.b_max + 1))
+    return Sizes(law=outcomes.law, most=max(1, arrivals_law(arrivals, longest).size - 1))
 
 
 def _line(outcomes: Outcomes, core: State, room: int) -> Iterator[tuple[int, int, Outcome]]:

@@ -18,6 +18,7 @@ import attrs
 from queuetheory_llm.errors import InfeasibleRequest, InvalidInput
 from queuetheory_llm.model.chances import RequestLaw, binomial_law
 from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.schedulers.array_rule import ArrayRule
 from queuetheory_llm.schedulers.limits import BrokenLimit, checked_tokens, refusal, require_batch
 from queuetheory_llm.schedulers.policy import Batch, Pass, Policy, Scheduler, View
 from queuetheory_llm.schedulers.state import Left, State
@@ -112,8 +113,12 @@ class Outcomes:
 
     @cached_property
     def hidden(self) -> bool:
-        """Whether requests can stay unseen: a phase is seen at once, so it must be the same for all or not asked."""
-        return self.seated or len({prefill > 0 for (prefill, _), _ in self.lengths}) == 1
+        """Whether requests can stay unseen: a phase is seen at once, so it must be the same for all or not asked.
+
+        A rule on arrays is shown all that is left of every prompt.
+        """
+        phases = {prefill > 0 for (prefill, _), _ in self.lengths}
+        return self.seated or len(self.lengths) == 1 or (len(phases) == 1 and not isinstance(self.scheduler, ArrayRule))
 
     @cached_property
     def alike(self) -> bool:

@@ -86,7 +86,7 @@ def bias(
         raise AssumptionViolated(
             f"the Poisson equation needs a cost of mean 0 under the law, and its mean is {mean:.3g}; take it off first"
         )
-    method = method or method_for(len(operator))
+    method = method or method_for(len(operator), operator.transitions)
     goal = tolerance * float(np.abs(cost).max())
     iterations = 0
     if method is Method.ITERATIVE:

@@ -36,9 +36,12 @@ class Sizes:
     Parameters
     ----------
     law : RequestLaw
+    most : int, optional
+        Requests that can stand unseen behind a core at most, where all are seen at every boundary.
     """
 
     law: RequestLaw
+    most: int = 2**31 - 1
     parts: int = attrs.field(init=False)
     whole: int = attrs.field(init=False)
 
@@ -61,7 +64,7 @@ class Sizes:
 
     def room(self, core: State, level: float) -> int:
         """W: unseen requests that fit behind the core; below 0 where the core itself does not fit."""
-        return (round(level * self.parts) - sum(map(self.size, core.left))) // self.whole
+        return min(self.most, (round(level * self.parts) - sum(map(self.size, core.left))) // self.whole)
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -21,8 +21,10 @@ from queuetheory_llm.markov.space import Floats
 Report = Callable[[int, float], None]
 
 DENSE = 800  # states up to which elimination without subtractions is used
-DIRECT = 6000  # states up to which I - P is factorised
-_BASIS = 4 * 10**7  # entries of all vectors of a basis
+DIRECT = (
+    1_200_000  # transitions up to which I - P is factorised: a second where few lead out of a state, else up to six
+)
+_BASIS = 25 * 10**6  # entries of all vectors of a basis
 _STEPS = range(6, 31)  # of one cycle
 _CYCLES = 60
 _ROUNDING = float(np.finfo(np.float64).eps)
@@ -73,11 +75,11 @@ class Stationary:
     recurrence: Recurrence
 
 
-def method_for(states: int) -> Method:
-    """The method for a chain of so many states."""
+def method_for(states: int, transitions: int) -> Method:
+    """The method for a chain of this size."""
     if states <= DENSE:
         return Method.GTH
-    return Method.DIRECT if states <= DIRECT else Method.ITERATIVE
+    return Method.DIRECT if transitions <= DIRECT else Method.ITERATIVE
 
 
 def stationary(
@@ -105,7 +107,7 @@ def stationary(
     found = recurrence(operator)
     if len(found.classes) > 1:
         raise AssumptionViolated(_several(found))
-    method = method or method_for(len(operator))
+    method = method or method_for(len(operator), operator.transitions)
     states = found.classes[0]
     iterations = 0
     if method is Method.ITERATIVE:
@@ -172,11 +174,15 @@ def eliminate(matrix: Floats, law: Floats) -> None:
     law /= whole
 
 
-def _require_mixing(slowest: float) -> None:
-    """A chain that hardly ever leaves some states has no law in floating point, whatever the residual."""
-    if not _ROUNDING * slowest <= _LOST:
+def _require_mixing(passage: float) -> None:
+    """A chain that hardly ever leaves some states has no law in floating point, whatever the residual.
+
+    ``passage``: steps to a likely state, expected by the law. From states that have hardly any weight there may be
+    more, as long as they are not so many that their number, and with it the weight, is rounding.
+    """
+    if not _ROUNDING * passage <= _LOST:
         raise NotConverged(
-            f"the chain takes about {slowest:.2g} batches from some states to the likely ones: its parts hardly ever "
+            f"the chain takes about {passage:.2g} batches to come back to the likely states: its parts hardly ever "
             f"exchange, and rounding decides between them; only elimination without subtractions (up to {DENSE} states "
             "or so) would tell"
         )
@@ -186,7 +192,7 @@ def _small_law(matrix: Any, method: Method) -> Floats:
     """The law of an irreducible chain written out."""
     if method is Method.DIRECT:
         chain = factorised(matrix)
-        _require_mixing(chain.slowest)
+        _require_mixing(max(chain.passage, _LOST * chain.longest))
         return chain.law
     law = np.zeros(matrix.shape[0])
     eliminate(np.ascontiguousarray(matrix.toarray()), law)
@@ -222,7 +228,7 @@ def _iterated(
         if residual <= tolerance / 2:
             break
         level = coarse(blocks, law, law)
-        _require_mixing(level.slowest)
+        _require_mixing(level.passage)
         step, products = _corrected(operator, level, rest, basis, tolerance)
         law = _cleaned(law + step, states)
         iterations += products

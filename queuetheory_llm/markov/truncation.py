@@ -33,6 +33,7 @@ Told = Callable[[str], None]
 STATE_BYTES, MOVE_BYTES = 400, 160
 _MOST_LEVELS = 40
 _TAIL = (1e-3, 1e-9)  # between these the tail is geometric, and not yet bent by the cut
+_SPARE = 1e-2  # of the tolerance: share of the requests refused where the bounds are likely to meet it
 _LEAST_TAIL = 4  # numbers of requests in between
 
 
@@ -257,16 +258,21 @@ class Question:
 
     def _needed(self, found: Sequence[Cut]) -> str:
         """The level that would do, from how the refused share falls with the level."""
-        target = self.tolerance / 100
         last = found[-1]
-        if len(found) > 1 and found[-2].lost_share > last.lost_share > 0:
+        if last.lost_share <= self.tolerance * _SPARE:
+            share = f"{last.lost_share:.1g} of the requests"
+            return f"it would check the one up to {last.level:g} tokens, which refuses {share}"
+        if len(found) > 1 and found[-2].lost_share > 0:
             rate = np.log(found[-2].lost_share / last.lost_share) / (last.level - found[-2].level)
         else:
             rate = -np.log(tail_decay(requests_at_boundaries(last.rewards, last.stationary.law)) or 1.0) / self.mean
         if rate <= 0:
-            return "the share refused does not fall with the level: the system may be unstable, or too near the edge"
-        level = last.level + max(0.0, float(np.log(last.lost_share / target))) / rate
-        return f"a level of about {2 * level:.2g} tokens would do (--memory, or a larger --tolerance)"
+            return (
+                f"{last.lost_share:.2g} of the requests is refused there, and it does not fall with the level: the "
+                "system may be unstable, or too near its edge"
+            )
+        level = last.level + float(np.log(last.lost_share / (self.tolerance * _SPARE))) / rate
+        return f"a level of about {level:.2g} tokens would do, and one twice as high to check it"
 
 
 def steepest(operator: Operator, values: Floats) -> float:

@@ -67,20 +67,22 @@ RULES = ["sarathi", "orca", "orca-whole", "vllm-vanilla", "fastertransformer", "
 def test_the_lumped_chain_is_the_plain_one(rule, lengths):
     rng = random.Random(f"{rule} {lengths}")
     geometric = isinstance(lengths["decode"], qt.Geometric)
+    mixed = lengths["prefill"] == qt.Uniform(low=0, high=1)  # every request is seen at once: many states
     b_max, k_max = 3, rng.choice([None, 2, 3])
     engine = qt.Engine(batch_time=Table(tokens=[b_max], seconds_at=[Fraction(1)]), b_max=b_max, k_max=k_max)
-    arrivals = qt.SlottedArrivals(slot=1, law="bernoulli", mean="1/20" if geometric else "1/6")
+    arrivals = qt.SlottedArrivals(slot=1, law="bernoulli", mean="1/40" if geometric else "1/12" if mixed else "1/6")
     workload = qt.Workload.of(**lengths, arrivals=arrivals)
     policy = parse_scheduler(rule)
-    states, rows = full_chain(engine, policy, workload, 3 if geometric else 6)
+    most = 3 if geometric else 6
+    states, rows = full_chain(engine, policy, workload, most)
     plain = stationary_of(len(states), rows)
-    chain = exact_chain(engine, policy, workload, tolerance=1e-9)
+    chain = exact_chain(engine, policy, workload, tolerance=1e-5 if mixed else 1e-9)
     counts = np.array([len(state.left) for state in states])
-    lost = plain[counts == counts.max()].sum()
-    assert lost < 1e-4
+    lost = plain[counts == most].sum()
+    assert lost < 3e-4
     law = np.bincount(counts, weights=plain)
     ours = np.zeros(law.size + 60)
     ours[: chain.requests_law.size] = chain.requests_law[: ours.size]
-    np.testing.assert_allclose(ours[: law.size], law, atol=20 * lost + 1e-8)
+    np.testing.assert_allclose(ours[: law.size], law, atol=20 * lost + (1e-5 if mixed else 1e-8))
     tokens = np.array([state.tokens for state in states])
-    assert float(plain @ tokens) == pytest.approx(chain.means.backlog, abs=200 * lost + 1e-7)
+    assert float(plain @ tokens) == pytest.approx(chain.means.backlog, abs=200 * lost + (1e-4 if mixed else 1e-7))

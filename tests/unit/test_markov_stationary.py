@@ -172,7 +172,8 @@ def test_no_law_without_its_tolerance(monkeypatch):
 
 
 def test_the_method_goes_by_size():
-    assert [method_for(10), method_for(module.DENSE + 1), method_for(module.DIRECT + 1)] == list(Method)
+    sizes = [(module.DENSE, 10**6), (module.DENSE + 1, module.DIRECT), (10**5, module.DIRECT + 1)]
+    assert [method_for(*size) for size in sizes] == list(Method)
     assert all(method.meaning for method in Method)
 
 
