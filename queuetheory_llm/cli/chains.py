@@ -20,6 +20,7 @@ from queuetheory_llm.model.system import System
 from queuetheory_llm.simulation.present import AGREES, Present
 
 _SHARES = (0.5, 0.95, 0.99, 0.999)
+_UNBENT = 1e3  # times the refused share: a larger tail is right to a few per cent
 _DRIFT_LINES = 5
 
 
@@ -110,7 +111,7 @@ def _print_side_by_side(chains: Sequence[ExactChain]) -> None:
                 *(text for text, _ in list(_means(chain).values())[:3]),
                 _means(chain)["P(idle)"][0],
                 _quantile(chain, 0.99),
-                number(chain.tail_decay, 4),
+                number(chain.tail_decay, 3),
                 number(chain.truncation.level, 4),
             ]
             for chain in chains
@@ -144,7 +145,7 @@ def _means(chain: ExactChain) -> dict[str, tuple[str, str]]:
 
 def _quantile(chain: ExactChain, share: float) -> str:
     """A quantile of the requests present; none where what is refused could move it."""
-    return "-" if chain.truncation.mass > (1 - share) / 10 else str(chain.quantile(share))
+    return "-" if _UNBENT * chain.truncation.mass > 1 - share else str(chain.quantile(share))
 
 
 def _print_chain(chain: ExactChain) -> None:
@@ -169,8 +170,8 @@ def _print_chain(chain: ExactChain) -> None:
 def _tail(chain: ExactChain) -> str:
     decay = chain.tail_decay
     if decay is None:
-        return "too few numbers of requests are likely to tell how it falls"
-    return f"far out, each further request is {decay:.4g} times as likely as the one before"
+        return "not seen far enough to tell how it falls: too few requests are likely, or --tolerance is too coarse"
+    return f"far out, each further request is {decay:.3g} times as likely as the one before"
 
 
 def _cut_lines(chain: ExactChain) -> Iterator[str]:

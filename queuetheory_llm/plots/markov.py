@@ -37,7 +37,8 @@ _EXACT, _TAIL, _BATCH = PALETTE[0], PALETTE[1], PALETTE[2]
 _BODY = 1 - 1e-3  # of the law is shown in the upper panel, the rest in the tail
 _SEPARATE = 45  # numbers of requests drawn one by one; more are a curve
 _FEWEST = 5  # numbers of requests an axis shows at least
-_DEEPEST = 1e-9  # tail drawn, where the cut leaves as much
+_DEEPEST = 1e-9  # tail drawn
+_UNBENT = 1e3  # times the refused share: less of the tail is bent by the cut, more by a few per cent at most
 _BESIDE = 3.0  # times the tail: where its slope is drawn
 _TOP = 1.3  # the axis relative to the largest value: the legend stands above
 
@@ -131,7 +132,7 @@ def _draw_simulated(ax: Axes, shares: Floats, reach: Floats, label: str) -> None
 def _draw_tail(ax: Axes, chain: ExactChain, present: Present | None) -> None:
     """P(more than n present), as far as the cut lets it be known."""
     beyond = _beyond(chain.requests_law)
-    floor = max(_DEEPEST, 100 * chain.truncation.mass)
+    floor = max(_DEEPEST, _UNBENT * chain.truncation.mass)
     known = np.flatnonzero(beyond > floor)
     last = max(int(known[-1]) if known.size else 0, _FEWEST)
     if present is not None:
@@ -145,7 +146,7 @@ def _draw_tail(ax: Axes, chain: ExactChain, present: Present | None) -> None:
         start, end = known[known.size // 2], known[-1]
         counts = np.array([start, end])
         line = beyond[end] * decay ** (counts - end)
-        label = f"slope: × {decay:.4g} a request"  # beside the curve, which would cover it
+        label = f"slope: × {decay:.3g} a request"  # beside the curve, which would cover it
         ax.plot(counts, _BESIDE * line, color=_TAIL, linewidth=1.2, linestyle=LINES[1], label=label)
     ax.set_yscale("log")
     ax.set_ylim(floor, 2.0)
