@@ -235,7 +235,7 @@ class Question:
         if states > 1.5 * limits.states:
             raise NotConverged(
                 f"the chain up to {level:g} tokens has about {states:.2g} states, {states * STATE_BYTES / 1e9:.2g} GB, "
-                f"and {self.memory / 1e9:.2g} GB are allowed"
+                f"and half of --memory, {self.memory / 2e9:.2g} GB, is for them; give more"
             )
 
     def _bounds(self, cut: Cut, larger: Cut) -> dict[str, float]:
