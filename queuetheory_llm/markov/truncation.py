@@ -32,8 +32,9 @@ Told = Callable[[str], None]
 #: Bytes that building and solving take at most, for each state and each move.
 STATE_BYTES, MOVE_BYTES = 400, 160
 _MOST_LEVELS = 40
-_TAIL = (1e-3, 1e-9)  # between these the tail is geometric, and not yet bent by the cut
+_TAIL = (1e-2, 1e-9)  # between these the tail is geometric
 _SPARE = 1e-2  # of the tolerance: share of the requests refused where the bounds are likely to meet it
+_UNBENT = 1e4  # times the refused share: of such a tail the ratio is off by about 1e-4 at most
 _LEAST_TAIL = 4  # numbers of requests in between
 
 
@@ -234,7 +235,7 @@ class Question:
         if states > 1.5 * limits.states:
             raise NotConverged(
                 f"the chain up to {level:g} tokens has about {states:.2g} states, {states * STATE_BYTES / 1e9:.2g} GB, "
-                f"and {self.memory / 1e9:.2g} GB are allowed"
+                f"and half of --memory, {self.memory / 2e9:.2g} GB, is for them; give more"
             )
 
     def _bounds(self, cut: Cut, larger: Cut) -> dict[str, float]:
@@ -283,13 +284,17 @@ def steepest(operator: Operator, values: Floats) -> float:
     return float(np.abs(values[last] - values[last - 1]).max(initial=0.0))
 
 
-def tail_decay(law: Floats) -> float | None:
-    """The ratio of P(N > n + 1) to P(N > n) far out; None where the law is too short to tell."""
+def tail_decay(law: Floats, mass: float = 0.0) -> float | None:
+    """The ratio of P(N > n + 1) to P(N > n) far out; None where the law is too short to tell.
+
+    Refusing a share ``mass`` of the arrivals bends the tail where it is not much larger than that.
+    """
     beyond = np.cumsum(law[::-1])[::-1][1:]
-    far = np.flatnonzero((beyond < _TAIL[0]) & (beyond > _TAIL[1]))
+    far = np.flatnonzero((beyond < _TAIL[0]) & (beyond > max(_TAIL[1], _UNBENT * mass)))
     if far.size < _LEAST_TAIL:
         return None
-    return float((beyond[far[-1]] / beyond[far[0]]) ** (1 / (far[-1] - far[0])))
+    start, end = far[far.size // 2 - 1], far[-1]
+    return float((beyond[end] / beyond[start]) ** (1 / (end - start)))
 
 
 def _truncation(cut: Cut, larger: Cut, bounds: dict[str, float]) -> Truncation:
