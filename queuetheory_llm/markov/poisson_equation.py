@@ -13,7 +13,7 @@ from queuetheory_llm.markov.direct import factorised
 from queuetheory_llm.markov.krylov import Map, cycle
 from queuetheory_llm.markov.operator import Factors, Operator, entry
 from queuetheory_llm.markov.space import Floats, Ints
-from queuetheory_llm.markov.stationary import Method, Report, Stationary, method_for, steps_for
+from queuetheory_llm.markov.stationary import Method, Report, method_for, steps_for
 
 _CENTRED = 1e-9  # times the mean of abs(cost): the largest mean of a cost that counts as centred
 _CYCLES = 60
@@ -217,45 +217,61 @@ def _refused(f: Factors, law: Floats, work: Floats, place: Ints, far: Ints, valu
     return absolute, signed
 
 
-def refusal_error(small: Operator, law: Stationary, large: Operator, values: Floats) -> tuple[float, float]:
-    """What refusing requests at the lower of two levels does to a long-run mean.
-
-    With P the larger chain, Q the smaller one, x its law, and (I - P) h = cost - mean: x cost - mean = x (Q - P) h,
-    a sum over the requests that Q refuses. It is the error of the smaller chain, as seen from the larger one.
+@attrs.frozen(eq=False)
+class Embedding:
+    """A chain within the chain of the same system up to a higher level.
 
     Parameters
     ----------
-    small : Operator
-    law : Stationary
-        Of ``small``.
-    large : Operator
-        The same system up to a higher level.
-    values : float64 array of shape (states of ``large``,)
-        h on the larger chain.
-
-    Returns
-    -------
-    float, float
-        Sum of the absolute values, which bounds the error; and the sum, which is the error.
+    small, large : Operator
+        Q and P.
 
     Raises
     ------
     AssumptionViolated
         If ``large`` lacks states of ``small``.
     """
-    core = _cores_in(small, large)
-    place, far = large.space.first[core], large.space.first[core + 1] - 1
-    absolute, signed = _refused(small.factors, law.law, np.zeros(len(small)), place, far, values)
-    return float(absolute), float(signed)
 
+    small: Operator
+    large: Operator
+    core: Ints = attrs.field(init=False)
 
-def _cores_in(small: Operator, large: Operator) -> Ints:
-    """The number in ``large`` of each core of ``small``."""
-    number = {core: place for place, core in enumerate(large.space.cores)}
-    found = np.array([number.get(core, -1) for core in small.space.cores], dtype=np.int64)
-    if (found < 0).any() or (large.space.room[found] < small.space.room).any():
-        raise AssumptionViolated(
-            "the refused requests of a chain are judged by a larger chain of the same system, and the one given lacks "
-            "some of its states; give a higher level"
-        )
-    return found
+    @core.default
+    def _found(self) -> Ints:
+        """The number in the larger chain of each core of the smaller one."""
+        number = {core: place for place, core in enumerate(self.large.space.cores)}
+        found = np.array([number.get(core, -1) for core in self.small.space.cores], dtype=np.int64)
+        if (found < 0).any() or (self.large.space.room[found] < self.small.space.room).any():
+            raise AssumptionViolated(
+                "the refused requests of a chain are judged by a larger chain of the same system, and the one given "
+                "lacks some of its states; give a higher level"
+            )
+        return found
+
+    def restricted(self, values: Floats) -> Floats:
+        """Values of the larger chain on the states of the smaller one; shape (states of ``small``,)."""
+        space = self.small.space
+        shift = self.large.space.first[self.core] - space.first[:-1]
+        return np.asarray(values[np.arange(len(space)) + np.repeat(shift, np.diff(space.first))])
+
+    def refusal_error(self, law: Floats, values: Floats) -> tuple[float, float]:
+        """What refusing requests at the lower level does to a long-run mean.
+
+        With x the law of Q and (I - P) h = cost - mean: x cost - mean = x (Q - P) h, a sum over the requests that Q
+        refuses. It is the error of the smaller chain, as seen from the larger one.
+
+        Parameters
+        ----------
+        law : float64 array of shape (states of ``small``,)
+            x.
+        values : float64 array of shape (states of ``large``,)
+            h.
+
+        Returns
+        -------
+        float, float
+            Sum of the absolute values, which bounds the error; and the sum, which is the error.
+        """
+        place, far = self.large.space.first[self.core], self.large.space.first[self.core + 1] - 1
+        absolute, signed = _refused(self.small.factors, law, np.zeros(len(self.small)), place, far, values)
+        return float(absolute), float(signed)
