@@ -7,6 +7,7 @@ from systems import some_law
 import queuetheory_llm as qt
 from queuetheory_llm.errors import AssumptionViolated, InfeasibleRequest, NotConverged
 from queuetheory_llm.markov.admission import judge_stability
+from queuetheory_llm.markov.chain import exact_chain
 from queuetheory_llm.model.batch_time import Table
 from queuetheory_llm.schedulers.registry import SCHEDULERS, parse_scheduler
 from queuetheory_llm.verdict import Verdict
@@ -69,6 +70,16 @@ def some_chain(rng, loads=(0.3, 0.85)):
         workload = workload.with_arrivals(arrivals)
         if judge_stability(engine, rule, workload).verdict is Verdict.STABLE:
             return engine, rule, workload
+
+
+def some_solved_chain(rng, tolerance, memory="300 MB"):
+    """((engine, rule, workload), chain): the first random system whose chain is small enough."""
+    while True:
+        system = some_chain(rng)
+        try:
+            return system, exact_chain(*system, tolerance=tolerance, memory=memory)
+        except NotConverged:
+            continue
 
 
 def _arrivals(rate, slotted, kind):

@@ -21,6 +21,7 @@ COMMANDS = {
     "capacity": "Largest stable requests/s per scheduler, and the limit that binds.",
     "classify": "Schedulers x topologies: work-conserving? K-FCFS? throughput-optimal?",
     "simulate": "Run one system: verdict, token drift, latencies, batch log.",
+    "markov": "Exact stationary law of one engine: means with error bounds, tail, drift, export.",
     "sweep": "Simulate every combination of model values, schedulers and seeds, on all cores or a cluster.",
     "fit": "Fit a batch-time law to a GPU profile and write a model file.",
     "models": "List the packaged models and their sources.",
@@ -93,7 +94,7 @@ def _code() -> int:
         return 141
     except MemoryError as error:
         what = str(error).rstrip(".") or "the arrays do not fit"
-        return _refuse([f"memory: {what}; give a shorter --horizon, a lower rate or fewer engines"])
+        return _refuse([f"memory: {what}; give a shorter --horizon, a lower rate, fewer engines or a lower --level"])
     except OSError as error:  # those of files are one-line errors already
         _drop_stdout()
         return _refuse([f"{error.filename or 'stdout'}: {error.strerror or error}; write to another place"])

@@ -9,6 +9,7 @@ from fractions import Fraction
 from queuetheory_llm.exact.numbers import Real
 
 _DIGITS = 6
+_SMALL = 1e-4  # below it a value is written with its power of ten
 _MOST = 15  # a decimal of as many digits is a float of its own
 
 
@@ -39,6 +40,22 @@ def told_apart(value: Real, limit: Real) -> tuple[str, str]:
         if value != limit and (shown[0] < shown[1], shown[0] > shown[1]) == (value < limit, value > limit):
             return texts
     return _rounded(value, _DIGITS, ROUND_HALF_EVEN), _rounded(limit, _DIGITS, ROUND_HALF_EVEN)
+
+
+def with_bound(value: float, bound: float, digits: int = 10) -> tuple[str, str]:
+    """A value with the digits that its error bound leaves, and the bound: of what is printed, rounded up.
+
+    >>> with_bound(34.5821349, 3.4e-5), with_bound(123456.7, 50)
+    (('34.58213', '4e-05'), ('123460', '60'))
+    """
+    last = (math.floor(math.log10(abs(value))) if value else 0) - digits + 1
+    if bound > 0:
+        last = max(last, math.floor(math.log10(bound)))
+    shown = round(Decimal(value), -last)
+    small = 0 < abs(value) < _SMALL
+    text = f"{float(shown):.{len(shown.as_tuple().digits) - 1}e}" if small else f"{shown:f}"
+    off = Fraction(bound) + abs(Fraction(text) - Fraction(value))
+    return text, f"{float(upper_limit(off, 1)):g}" if off else "0"
 
 
 def load_text(load: Real, digits: int = _DIGITS) -> str:

@@ -23,7 +23,7 @@ from queuetheory_llm.markov.space import Floats, Ints, Space
 
 Small = NDArray[np.int32]
 
-_BLOCKS = 3000  # more are not told apart by known requests
+_SUMS = 10**5  # of chances from block to block; more are not told apart by known requests
 _ROUNDING = float(np.finfo(np.float64).eps)
 
 
@@ -91,14 +91,25 @@ class Blocks:
     arrivals: tuple[Any, ...]
 
 
-def blocks_of(space: Space, most: int = _BLOCKS) -> Blocks:
-    """The blocks by room, and by known requests in so many groups that the blocks are at most about ``most``."""
+def blocks_of(space: Space, most: int = _SUMS) -> Blocks:
+    """The blocks by room, and by known requests in as many groups as leave at most ``most`` sums of chances."""
+    values, rank = np.unique(space.known, return_inverse=True)
+    groups = values.size
+    while True:
+        found = _grouped(space, rank * groups // values.size, groups)
+        if groups == 1 or found.rows.size <= most:
+            return found
+        groups = max(1, min(groups - 1, groups * most // found.rows.size))
+
+
+def _grouped(space: Space, group: Ints, groups: int) -> Blocks:
+    """The blocks by room and ``group`` of the cores."""
     room, moves = space.room, space.moves
-    group, groups = _groups(space, most)
     size = np.zeros(groups, dtype=np.int64)
     np.maximum.at(size, group, room + 1)
     base = np.concatenate([[0], np.cumsum(size)])
     block = np.repeat((base[group] + room).astype(np.int32), room + 1) - space.unseen().astype(np.int32)
+    # One sum for each duration, group before, group after, change of room, and room before.
     gained = room[moves.target] - room[moves.source] + moves.taken
     least, spread = int(gained.min()), int(np.ptp(gained)) + 1
     key = moves.duration.astype(np.int64) * groups + group[moves.source]
@@ -109,7 +120,8 @@ def blocks_of(space: Space, most: int = _BLOCKS) -> Blocks:
     lasting, before = np.divmod(found, groups)
     start = np.concatenate([[0], np.cumsum(size[before])])
     free = np.arange(start[-1]) - np.repeat(start[:-1], size[before])
-    full = np.minimum(
+    # A room that no state of the group before has moves nothing, and may lead to none that the group after has.
+    reached = np.minimum(
         np.maximum(free + np.repeat(shift + least, size[before]), 0), np.repeat(size[after], size[before]) - 1
     )
     return Blocks(
@@ -118,17 +130,10 @@ def blocks_of(space: Space, most: int = _BLOCKS) -> Blocks:
         count=int(base[-1]),
         begin=start[place],
         rows=np.repeat(base[before], size[before]) + free,
-        columns=np.repeat(base[after], size[before]) + full,
+        columns=np.repeat(base[after], size[before]) + reached,
         lasting=np.repeat(lasting, size[before]),
         arrivals=tuple(_arrivals(each.arrivals, size) for each in space.durations),
     )
-
-
-def _groups(space: Space, most: int) -> tuple[Ints, int]:
-    """The group of each core: ranges of the number of known requests."""
-    values, rank = np.unique(space.known, return_inverse=True)
-    groups = max(1, min(values.size, most // (int(space.room.max()) + 1)))
-    return rank * groups // values.size, groups
 
 
 def _arrivals(law: Floats, size: Ints) -> Any:

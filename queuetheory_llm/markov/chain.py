@@ -166,7 +166,7 @@ class ExactChain(Result):
     @cached_property
     def tail_decay(self) -> float | None:
         """P(N > n + 1)/P(N > n) far out, N the requests present; None where the law is too short to tell."""
-        return tail_decay(self.requests_law)
+        return tail_decay(self.requests_law, self.truncation.mass)
 
     @cached_property
     def drift(self) -> DriftTable:

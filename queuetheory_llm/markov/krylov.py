@@ -94,6 +94,8 @@ def cycle(apply: Map, precondition: Map, start: Floats, basis: Floats, goal: flo
     while step < most:
         vector = apply(precondition(basis[step]))
         before = _norm(vector)
+        if not np.isfinite(before):  # the preconditioner is singular to all digits: what there is must do
+            break
         _project(basis, step + 1, vector, matrix[:, step])
         left = _norm(vector)
         if left < _LOST * before:
@@ -108,4 +110,4 @@ def cycle(apply: Map, precondition: Map, start: Floats, basis: Floats, goal: flo
         if rest <= goal or left <= 1e-14 * before:
             break
         basis[step] = vector / left
-    return precondition(_combine(basis, weights)), step
+    return precondition(_combine(basis, weights)) if weights.size else np.zeros_like(start), step

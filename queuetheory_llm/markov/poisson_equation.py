@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cached_property
 
 import attrs
 import numpy as np
 
 from queuetheory_llm.errors import AssumptionViolated, NotConverged
-from queuetheory_llm.markov.aggregation import blocks_of, coarse
+from queuetheory_llm.markov.aggregation import Coarse, blocks_of, coarse
 from queuetheory_llm.markov.direct import factorised
-from queuetheory_llm.markov.krylov import cycle
+from queuetheory_llm.markov.krylov import Map, cycle
 from queuetheory_llm.markov.operator import Factors, Operator, entry
 from queuetheory_llm.markov.space import Floats, Ints
-from queuetheory_llm.markov.stationary import Method, Report, Stationary, method_for, steps_for
+from queuetheory_llm.markov.stationary import Method, Report, method_for, steps_for
 
 _CENTRED = 1e-9  # times the mean of abs(cost): the largest mean of a cost that counts as centred
 _CYCLES = 60
@@ -48,6 +48,108 @@ class Bias:
     iterations: int
 
 
+@attrs.frozen(eq=False)
+class PoissonEquation:
+    """The Poisson equation of a chain with one closed class, for any number of costs: what they share is made once.
+
+    Parameters
+    ----------
+    operator : Operator
+    law : float64 array of shape (states,)
+        The stationary law.
+    method : Method, optional
+        By default chosen by the size of the chain.
+    """
+
+    operator: Operator
+    law: Floats
+    method: Method = attrs.field()
+
+    @method.default
+    def _by_size(self) -> Method:
+        return method_for(len(self.operator), self.operator.transitions)
+
+    def solve(self, cost: Floats, *, tolerance: float = 1e-9, progress: Report | None = None) -> Bias:
+        """h for one cost; see `bias`."""
+        law, cost = self.law, np.asarray(cost, dtype=np.float64)
+        mean = float(law @ cost)
+        if not abs(mean) <= _CENTRED * float(law @ np.abs(cost)):
+            raise AssumptionViolated(
+                f"the Poisson equation needs a cost of mean 0 under the law, and its mean is {mean:.3g}; take it off "
+                "first"
+            )
+        goal = tolerance * float(np.abs(cost).max())
+        values, iterations = self._values(cost, goal, progress)
+        mean = float(law @ values)
+        values = values - mean
+        rest = np.abs(cost - mean - values + self.operator.pull(values))
+        residual = float(rest.max())
+        if not residual <= max(goal, _ROUNDING * float(np.abs(values).max())):
+            raise NotConverged(
+                f"the Poisson equation of {len(law)} states is only solved to a residual of {residual:.2g}, not "
+                f"{goal:.2g}, after {iterations} products; allow a larger tolerance or a lower --level"
+            )
+        return Bias(
+            values=values,
+            mean=mean,
+            residual=residual,
+            weighted=float(law @ rest),
+            method=self.method,
+            iterations=iterations,
+        )
+
+    def _values(self, cost: Floats, goal: float, progress: Report | None) -> tuple[Floats, int]:
+        """h - P h + 1 (law'h) = cost, and the products with P it took."""
+        if self.method is Method.ITERATIVE:
+            return self._iterated(cost, goal, progress)
+        approximate = self._dense if self.method is Method.GTH else self._factorised
+        values = approximate(cost)
+        for _ in range(_REFINED):
+            values += approximate(cost - self._applied(values))
+        return values, 0
+
+    def _applied(self, values: Floats) -> Floats:
+        """h - P h + 1 (law'h)."""
+        return np.asarray(values - self.operator.pull(values) + float(self.law @ values), dtype=np.float64)
+
+    @cached_property
+    def _dense(self) -> Map:
+        """The solution by the factors of a full matrix."""
+        from scipy.linalg import lu_factor, lu_solve
+
+        factors = lu_factor(np.eye(len(self.law)) - self.operator.matrix().toarray() + self.law)
+        return lambda cost: np.asarray(lu_solve(factors, cost), dtype=np.float64)
+
+    @cached_property
+    def _factorised(self) -> Map:
+        """The solution by sparse factors."""
+        chain = factorised(self.operator.matrix())
+        return lambda cost: chain.backward(cost, self.law)
+
+    @cached_property
+    def _level(self) -> Coarse:
+        return coarse(blocks_of(self.operator.space), self.law, self.law)
+
+    def _iterated(self, cost: Floats, goal: float, progress: Report | None) -> tuple[Floats, int]:
+        """The solution by GMRES with the chain of blocks."""
+        level = self._level
+        basis = np.empty((steps_for(self.law.size) + 1, self.law.size))
+        values = level.backward(cost)
+        iterations = 0
+        for _ in range(_CYCLES):
+            rest = cost - self._applied(values)
+            iterations += 1
+            residual = float(np.abs(rest).max())
+            if progress is not None:
+                progress(iterations, residual)
+            if residual <= max(goal / 2, _ROUNDING / 2 * float(np.abs(values).max())):
+                break
+            step, products = cycle(self._applied, level.backward, rest, basis, goal / 4)
+            values += step
+            iterations += products
+        return values, iterations
+
+
 def bias(
     operator: Operator,
     law: Floats,
@@ -57,7 +159,7 @@ def bias(
     method: Method | None = None,
     progress: Report | None = None,
 ) -> Bias:
-    """Solve the Poisson equation of a chain with one closed class.
+    """Solve the Poisson equation of a chain with one closed class; for several costs see `PoissonEquation`.
 
     Parameters
     ----------
@@ -69,7 +171,7 @@ def bias(
     tolerance : float
         Of the residual, relative to the largest abs(cost); no less than rounding allows at the size of h.
     method : Method, optional
-        By default chosen by the number of states.
+        By default chosen by the size of the chain.
     progress : callable, optional
         Called now and then with the number of products with P and the residual.
 
@@ -80,74 +182,8 @@ def bias(
     NotConverged
         If the residual does not come down to the tolerance.
     """
-    law, cost = np.asarray(law, dtype=np.float64), np.asarray(cost, dtype=np.float64)
-    mean = float(law @ cost)
-    if not abs(mean) <= _CENTRED * float(law @ np.abs(cost)):
-        raise AssumptionViolated(
-            f"the Poisson equation needs a cost of mean 0 under the law, and its mean is {mean:.3g}; take it off first"
-        )
-    method = method or method_for(len(operator), operator.transitions)
-    goal = tolerance * float(np.abs(cost).max())
-    iterations = 0
-    if method is Method.ITERATIVE:
-        values, iterations = _iterated(operator, law, cost, goal, progress)
-    else:
-        values = _written_out(operator.matrix(), law, cost, method)
-    mean = float(law @ values)
-    values = values - mean
-    rest = np.abs(cost - mean - values + operator.pull(values))
-    residual = float(rest.max())
-    if not residual <= max(goal, _ROUNDING * float(np.abs(values).max())):
-        raise NotConverged(
-            f"the Poisson equation of {len(operator)} states is only solved to a residual of {residual:.2g}, not "
-            f"{goal:.2g}, after {iterations} products; allow a larger tolerance or a lower --level"
-        )
-    return Bias(
-        values=values,
-        mean=mean,
-        residual=residual,
-        weighted=float(law @ rest),
-        method=method,
-        iterations=iterations,
-    )
-
-
-def _written_out(matrix: Any, law: Floats, cost: Floats, method: Method) -> Floats:
-    """h - P h + 1 (law'h) = cost for a chain written out."""
-    if method is Method.DIRECT:
-        chain = factorised(matrix)
-        values = chain.backward(cost, law)
-        for _ in range(_REFINED):
-            values += chain.backward(cost - values + matrix @ values - float(law @ values), law)
-        return values
-    size = len(law)
-    return np.asarray(np.linalg.solve(np.eye(size) - matrix.toarray() + law, cost), dtype=np.float64)
-
-
-def _iterated(
-    operator: Operator, law: Floats, cost: Floats, goal: float, progress: Report | None
-) -> tuple[Floats, int]:
-    """The same by GMRES with the chain of blocks, and the products with P it took."""
-    level = coarse(blocks_of(operator.space), law, law)
-    basis = np.empty((steps_for(law.size) + 1, law.size))
-    values = level.backward(cost)
-    iterations = 0
-
-    def apply(vector: Floats) -> Floats:
-        return vector - operator.pull(vector) + float(law @ vector)
-
-    for _ in range(_CYCLES):
-        rest = cost - apply(values)
-        iterations += 1
-        residual = float(np.abs(rest).max())
-        if progress is not None:
-            progress(iterations, residual)
-        if residual <= max(goal / 2, _ROUNDING / 2 * float(np.abs(values).max())):
-            break
-        step, products = cycle(apply, level.backward, rest, basis, goal / 4)
-        values += step
-        iterations += products
-    return values, iterations
+    given = {} if method is None else {"method": method}
+    return PoissonEquation(operator, law, **given).solve(cost, tolerance=tolerance, progress=progress)
 
 
 # ---------------------------------------------------------------------------------------------------- refused requests
@@ -181,45 +217,61 @@ def _refused(f: Factors, law: Floats, work: Floats, place: Ints, far: Ints, valu
     return absolute, signed
 
 
-def refusal_error(small: Operator, law: Stationary, large: Operator, values: Floats) -> tuple[float, float]:
-    """What refusing requests at the lower of two levels does to a long-run mean.
-
-    With P the larger chain, Q the smaller one, x its law, and (I - P) h = cost - mean: x cost - mean = x (Q - P) h,
-    a sum over the requests that Q refuses. It is the error of the smaller chain, as seen from the larger one.
+@attrs.frozen(eq=False)
+class Embedding:
+    """A chain within the chain of the same system up to a higher level.
 
     Parameters
     ----------
-    small : Operator
-    law : Stationary
-        Of ``small``.
-    large : Operator
-        The same system up to a higher level.
-    values : float64 array of shape (states of ``large``,)
-        h on the larger chain.
-
-    Returns
-    -------
-    float, float
-        Sum of the absolute values, which bounds the error; and the sum, which is the error.
+    small, large : Operator
+        Q and P.
 
     Raises
     ------
     AssumptionViolated
         If ``large`` lacks states of ``small``.
     """
-    core = _cores_in(small, large)
-    place, far = large.space.first[core], large.space.first[core + 1] - 1
-    absolute, signed = _refused(small.factors, law.law, np.zeros(len(small)), place, far, values)
-    return float(absolute), float(signed)
 
+    small: Operator
+    large: Operator
+    core: Ints = attrs.field(init=False)
 
-def _cores_in(small: Operator, large: Operator) -> Ints:
-    """The number in ``large`` of each core of ``small``."""
-    number = {core: place for place, core in enumerate(large.space.cores)}
-    found = np.array([number.get(core, -1) for core in small.space.cores], dtype=np.int64)
-    if (found < 0).any() or (large.space.room[found] < small.space.room).any():
-        raise AssumptionViolated(
-            "the refused requests of a chain are judged by a larger chain of the same system, and the one given lacks "
-            "some of its states; give a higher level"
-        )
-    return found
+    @core.default
+    def _found(self) -> Ints:
+        """The number in the larger chain of each core of the smaller one."""
+        number = {core: place for place, core in enumerate(self.large.space.cores)}
+        found = np.array([number.get(core, -1) for core in self.small.space.cores], dtype=np.int64)
+        if (found < 0).any() or (self.large.space.room[found] < self.small.space.room).any():
+            raise AssumptionViolated(
+                "the refused requests of a chain are judged by a larger chain of the same system, and the one given "
+                "lacks some of its states; give a higher level"
+            )
+        return found
+
+    def restricted(self, values: Floats) -> Floats:
+        """Values of the larger chain on the states of the smaller one; shape (states of ``small``,)."""
+        space = self.small.space
+        shift = self.large.space.first[self.core] - space.first[:-1]
+        return np.asarray(values[np.arange(len(space)) + np.repeat(shift, np.diff(space.first))])
+
+    def refusal_error(self, law: Floats, values: Floats) -> tuple[float, float]:
+        """What refusing requests at the lower level does to a long-run mean.
+
+        With x the law of Q and (I - P) h = cost - mean: x cost - mean = x (Q - P) h, a sum over the requests that Q
+        refuses. It is the error of the smaller chain, as seen from the larger one.
+
+        Parameters
+        ----------
+        law : float64 array of shape (states of ``small``,)
+            x.
+        values : float64 array of shape (states of ``large``,)
+            h.
+
+        Returns
+        -------
+        float, float
+            Sum of the absolute values, which bounds the error; and the sum, which is the error.
+        """
+        place, far = self.large.space.first[self.core], self.large.space.first[self.core + 1] - 1
+        absolute, signed = _refused(self.small.factors, law, np.zeros(len(self.small)), place, far, values)
+        return float(absolute), float(signed)

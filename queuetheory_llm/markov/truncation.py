@@ -4,6 +4,7 @@ With Q the chain cut at N and P the one cut at 2N, let h solve (I - P) h = f - f
 exactly, the mean of Q differs from f* by the sum over the transitions that Q refuses of pi(s) p (h(where it was put) -
 h(where it led)), over the mean time between boundaries; taking absolute values gives a bound. What P itself refuses is
 estimated with the slope of h at its own level. A small residual of pi is no small error of a mean: it is weighed by h.
+The bounds are honest, not rigorous: h is that of P, and what lies beyond 2N is estimated.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from queuetheory_llm.markov.explore import Limits, explore
 from queuetheory_llm.markov.laws import requests_at_boundaries
 from queuetheory_llm.markov.operator import Operator
 from queuetheory_llm.markov.outcomes import Outcomes
-from queuetheory_llm.markov.poisson_equation import bias, refusal_error
+from queuetheory_llm.markov.poisson_equation import Embedding, PoissonEquation
 from queuetheory_llm.markov.reach import reached
 from queuetheory_llm.markov.rewards import Rewards
 from queuetheory_llm.markov.space import Floats
@@ -32,9 +33,12 @@ Told = Callable[[str], None]
 #: Bytes that building and solving take at most, for each state and each move.
 STATE_BYTES, MOVE_BYTES = 400, 160
 _MOST_LEVELS = 40
-_TAIL = (1e-3, 1e-9)  # between these the tail is geometric, and not yet bent by the cut
+_TAIL = (1e-2, 1e-9)  # between these the tail is geometric
 _SPARE = 1e-2  # of the tolerance: share of the requests refused where the bounds are likely to meet it
+_UNBENT = 1e4  # times the refused share: of such a tail the ratio is off by about 1e-4 at most
+_LOOSEST = 1e-6  # residual of h, as a share of the largest cost
 _LEAST_TAIL = 4  # numbers of requests in between
+_STEADY = 1e-2  # relative change of the ratio where the tail counts as geometric
 
 
 @attrs.frozen(kw_only=True)
@@ -234,19 +238,24 @@ class Question:
         if states > 1.5 * limits.states:
             raise NotConverged(
                 f"the chain up to {level:g} tokens has about {states:.2g} states, {states * STATE_BYTES / 1e9:.2g} GB, "
-                f"and {self.memory / 1e9:.2g} GB are allowed"
+                f"and half of --memory, {self.memory / 2e9:.2g} GB, is for them; give more"
             )
 
     def _bounds(self, cut: Cut, larger: Cut) -> dict[str, float]:
-        """A bound on the error of each mean."""
+        """A bound on the error of each mean: refused requests, the residuals of both laws, and the error of h."""
+        self.tell(f"bounding the error of the cut at {cut.level:g} tokens")
+        equation = PoissonEquation(larger.operator, larger.stationary.law)
+        inside = Embedding(cut.operator, larger.operator)
+        law = cut.stationary.law
+        residual = np.abs(law - cut.operator.push(law))
         bounds = {}
         for name in MEANS:
-            mean = getattr(larger.means, name)
-            cost = getattr(larger.rewards, name) - mean * larger.rewards.seconds
-            h = bias(larger.operator, larger.stationary.law, cost)
-            absolute = refusal_error(cut.operator, cut.stationary, larger.operator, h.values)[0]
-            beyond = 2 * steepest(larger.operator, h.values) * larger.lost
-            bounds[name] = (absolute + beyond) / cut.means.seconds
+            cost = getattr(larger.rewards, name) - getattr(larger.means, name) * larger.rewards.seconds
+            h = equation.solve(cost, tolerance=min(_LOOSEST, self.tolerance / 100))
+            refused = inside.refusal_error(law, h.values)[0]
+            refused += 2 * steepest(larger.operator, h.values) * larger.lost
+            rounding = float(residual @ np.abs(inside.restricted(h.values))) + abs(h.mean) + h.weighted
+            bounds[name] = (refused + rounding) / cut.means.seconds
         return bounds
 
     def _within(self, bounds: dict[str, float], means: Means) -> bool:
@@ -265,7 +274,8 @@ class Question:
         if len(found) > 1 and found[-2].lost_share > 0:
             rate = np.log(found[-2].lost_share / last.lost_share) / (last.level - found[-2].level)
         else:
-            rate = -np.log(tail_decay(requests_at_boundaries(last.rewards, last.stationary.law)) or 1.0) / self.mean
+            law = requests_at_boundaries(last.rewards, last.stationary.law)
+            rate = -np.log(tail_decay(law, last.mass) or 1.0) / self.mean
         if rate <= 0:
             return (
                 f"{last.lost_share:.2g} of the requests is refused there, and it does not fall with the level: the "
@@ -283,13 +293,20 @@ def steepest(operator: Operator, values: Floats) -> float:
     return float(np.abs(values[last] - values[last - 1]).max(initial=0.0))
 
 
-def tail_decay(law: Floats) -> float | None:
-    """The ratio of P(N > n + 1) to P(N > n) far out; None where the law is too short to tell."""
+def tail_decay(law: Floats, mass: float = 0.0) -> float | None:
+    """The ratio of P(N > n + 1) to P(N > n) far out; None where the law is too short, or not geometric yet.
+
+    Refusing a share ``mass`` of the arrivals bends the tail where it is not much larger than that.
+    """
     beyond = np.cumsum(law[::-1])[::-1][1:]
-    far = np.flatnonzero((beyond < _TAIL[0]) & (beyond > _TAIL[1]))
+    far = np.flatnonzero((beyond < _TAIL[0]) & (beyond > max(_TAIL[1], _UNBENT * mass)))
     if far.size < _LEAST_TAIL:
         return None
-    return float((beyond[far[-1]] / beyond[far[0]]) ** (1 / (far[-1] - far[0])))
+    start, middle, end = far[far.size // 2 - 1], far[(3 * far.size) // 4 - 1], far[-1]
+    first, second = (
+        float((beyond[high] / beyond[low]) ** (1 / (high - low))) for low, high in ((start, middle), (middle, end))
+    )
+    return second if abs(first - second) <= _STEADY * second else None
 
 
 def _truncation(cut: Cut, larger: Cut, bounds: dict[str, float]) -> Truncation:

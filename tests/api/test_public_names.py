@@ -22,7 +22,7 @@ RULES = {
 FILES = {"read_trace", "read_sweep", "read_profile", "Selection", "Gemm"}
 ANSWERS = {
     "simulate_trace", "outer_bound", "workload_bound", "sweep", "fit_profile", "Verdict", "Basis", "Judgement",
-    "Simulation", "SweepResult",
+    "Simulation", "SweepResult", "exact_chain", "ExactChain",
 }  # fmt: skip
 THRESHOLDS = {
     "induced_drifts", "induced_threshold", "simulated_drifts", "simulated_threshold", "SimulatedThreshold",

@@ -34,6 +34,7 @@ def words(text):
         ("region", "sarathi, vllm-vanilla, fastertransformer"),
         ("capacity", "sarathi"),
         ("simulate", "sarathi"),
+        ("markov", "sarathi"),
         ("classify", "all"),
     ],
 )
@@ -107,7 +108,7 @@ def test_capacity_flags(capsys, arguments, what):
     assert what in refused(capsys, "capacity", *arguments)
 
 
-@pytest.mark.parametrize("command", ["region", "capacity", "simulate", "sweep"])
+@pytest.mark.parametrize("command", ["region", "capacity", "simulate", "markov", "sweep"])
 def test_help_says_what_a_flag_takes(capsys, command):
     answer([command, "--help"])
     out = capsys.readouterr().out

@@ -34,7 +34,9 @@ def test_shell_commands_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "13.871" in done.stdout
     assert "10.497" in done.stdout
-    for name in ("engine.svg", "fitted.toml", "fitted.svg", "batches.jsonl", "sweep.jsonl", "sweep.csv", "drift.svg"):
+    assert "1.593755" in done.stdout
+    figures = ("engine.svg", "fitted.svg", "law.svg", "drift.svg")
+    for name in (*figures, "fitted.toml", "batches.jsonl", "chain.prism", "sweep.jsonl", "sweep.csv"):
         assert (tmp_path / "scratch" / name).stat().st_size > 0
 
 

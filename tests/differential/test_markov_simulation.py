@@ -5,9 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from chains import some_chain
+from chains import some_solved_chain
 
-from queuetheory_llm.markov.chain import exact_chain
 from queuetheory_llm.simulation.clock import Clock, generators
 from queuetheory_llm.simulation.requests import fixed_times, sample
 from queuetheory_llm.simulation.run import NEVER
@@ -35,8 +34,7 @@ def present(engine, rule, workload, seconds, seed):
 @pytest.mark.parametrize("seed", range(50))
 def test_simulation_agrees_on_random_small_systems(seed):
     """The mean number of requests over time, within four standard errors."""
-    engine, rule, workload = some_chain(random.Random(seed))
-    chain = exact_chain(engine, rule, workload, tolerance=1e-5)
+    (engine, rule, workload), chain = some_solved_chain(random.Random(seed), 1e-4, memory="40 MB")
     runs = present(engine, rule, workload, Fraction(chain.means.seconds).limit_denominator(10**6), seed)
     error = runs.std(ddof=1) / np.sqrt(RUNS)
     assert abs(runs.mean() - chain.means.requests) <= 4 * error + chain.truncation.bounds["requests"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuetheory_llm.exact.rounding import load_text, lower_limit, told_apart, upper_limit
+from queuetheory_llm.exact.rounding import load_text, lower_limit, told_apart, upper_limit, with_bound
 from queuetheory_llm.model.batch_time import Staircase
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
@@ -58,3 +58,11 @@ def test_a_reason_shows_which_side_of_the_limit_the_rate_is():
     assert judged.verdict is Verdict.UNSTABLE
     assert judged.reason.startswith("13.871 requests/s against a limit of 13.870994: ")
     assert limit.judge("13.8709").reason.startswith("13.8709 requests/s against a limit of 13.87099: ")
+
+
+@given(value=st.floats(-1e9, 1e9), bound=st.one_of(st.just(0.0), st.floats(1e-18, 1e3)))
+def test_what_is_printed_is_as_near_as_it_says(value, bound):
+    shown, error = with_bound(value, bound)
+    off = Fraction(bound) + abs(Fraction(shown) - Fraction(value))
+    assert off <= Fraction(error)
+    assert float(error) <= max(3 * bound, 2e-9 * abs(value), 1e-9)

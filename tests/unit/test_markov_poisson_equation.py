@@ -7,7 +7,7 @@ from operators import chain, random_matrix, slotted, systems, timed, written
 import queuetheory_llm as qt
 from queuetheory_llm.errors import AssumptionViolated, NotConverged
 from queuetheory_llm.markov import poisson_equation as module
-from queuetheory_llm.markov.poisson_equation import bias, refusal_error
+from queuetheory_llm.markov.poisson_equation import Embedding, bias
 from queuetheory_llm.markov.stationary import Method, stationary
 
 every = pytest.mark.parametrize("method", list(Method))
@@ -82,7 +82,7 @@ def test_refused_requests_are_the_whole_difference_of_two_levels(method):
         for cost in (large.space.backlog(), (large.space.requests() == 0).astype(float)):
             g = centred(other.law, cost)
             h = bias(large, other.law, g, method=method, tolerance=1e-12)
-            absolute, signed = refusal_error(small, law, large, h.values)
+            absolute, signed = Embedding(small, large).refusal_error(law.law, h.values)
             own = small.space.backlog() if cost[0] == 0 else (small.space.requests() == 0).astype(float)
             error = law.law @ own - other.law @ cost
             assert signed == pytest.approx(error, abs=1e-9 * max(1.0, np.abs(h.values).max()))
@@ -93,10 +93,9 @@ def test_refused_requests_are_the_whole_difference_of_two_levels(method):
 
 def test_another_system_cannot_judge():
     small = chain("sarathi", 2, slotted(2, 1, "0.45"), 30)
-    law = stationary(small)
     lower = chain("sarathi", 2, slotted(2, 1, "0.45"), 15)
     with pytest.raises(AssumptionViolated, match="higher level"):
-        refusal_error(small, law, lower, np.zeros(len(lower)))
+        Embedding(small, lower)
     other = chain("sarathi", 2, slotted(1, 2, "0.3"), 60)
     with pytest.raises(AssumptionViolated, match="higher level"):
-        refusal_error(small, law, other, np.zeros(len(other)))
+        Embedding(small, other)

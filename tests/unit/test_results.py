@@ -25,12 +25,17 @@ ENGINE = qt.Engine(batch_time=LAW, b_max=512)
 WORKLOAD = qt.Workload.of(prefill=129, decode=112, arrivals=qt.PoissonArrivals(rate=12))
 
 
+SLOTS = qt.Engine(batch_time=qt.Table(tokens=[2], seconds_at=[1]), b_max=2)
+SLOTTED = qt.Workload.of(prefill=2, decode=1, arrivals=qt.SlottedArrivals(slot="1 s", law="bernoulli", mean="0.45"))
+
+
 @cache
 def answers() -> dict[str, Result]:
     return {
         "Threshold": qt.threshold(ENGINE, "tensorrt-llm", WORKLOAD),
         "Classification": qt.classify("fastertransformer"),
         "Simulation": qt.simulate(ENGINE, "sarathi", WORKLOAD, horizon=60),
+        "ExactChain": qt.exact_chain(SLOTS, "sarathi", SLOTTED),
         "StabilityRegion": outer_region(ENGINE),
         "RegionAnswer": qt.stability_region(ENGINE, WORKLOAD),
         "CapacityAnswer": qt.capacity(ENGINE, WORKLOAD),
@@ -45,7 +50,8 @@ def simulated() -> Simulation:
 
 
 @pytest.mark.parametrize(
-    "name", ["Threshold", "Classification", "Simulation", "StabilityRegion", "RegionAnswer", "SweepResult"]
+    "name",
+    ["Threshold", "Classification", "Simulation", "ExactChain", "StabilityRegion", "RegionAnswer", "SweepResult"],
 )
 def test_every_answer_has_data_a_figure_and_a_table(name: str) -> None:
     answer = answers()[name]

@@ -1,0 +1,327 @@
+"""``qt-llm markov``: the stationary law of one engine, without sampling error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Literal
+
+import attrs
+import numpy as np
+from cyclopts import Parameter
+
+from queuetheory_llm.cli.chains import Answer, Later, print_answers
+from queuetheory_llm.cli.compiling import compile_note
+from queuetheory_llm.cli.figures import Output, figure_format, write_figure
+from queuetheory_llm.cli.inputs import (
+    Decode,
+    Prefill,
+    Rate,
+    count_flag,
+    flag_seconds,
+    positive_flag,
+    read_question,
+    read_rules,
+)
+from queuetheory_llm.cli.output import (
+    Json,
+    Schedulers,
+    print_json,
+    print_notes,
+    print_written,
+)
+from queuetheory_llm.cli.words import engine_words, workload_words
+from queuetheory_llm.errors import InfeasibleRequest, InvalidInput, InvalidModel, NotConverged
+from queuetheory_llm.exact.numbers import to_bytes
+from queuetheory_llm.files.atomic import check_apart
+from queuetheory_llm.files.prism import check_export
+from queuetheory_llm.files.prism import export as export_chain
+from queuetheory_llm.markov.admission import require_stable
+from queuetheory_llm.markov.chain import MEMORY, TOLERANCE, ExactChain, exact_chain
+from queuetheory_llm.markov.space import Floats
+from queuetheory_llm.model.chances import memoryless_decode
+from queuetheory_llm.model.system import System
+from queuetheory_llm.schedulers.policy import Scheduler
+from queuetheory_llm.schedulers.registry import name_of, scheduler_for
+from queuetheory_llm.simulation.present import REPLICATIONS, Present, requests_present, settled_horizon
+
+#: Small enough to be solved at once, with schedulers that differ.
+DEFAULT_MODEL = "two-token-slots"
+DEFAULT_SEED = "0"
+
+_ENDINGS = {"prism": ".prism", "storm": ".tra"}
+_MOST_STEPS = 10**6
+
+_Told = Callable[[str], None]
+
+
+def markov(
+    model: str = DEFAULT_MODEL,
+    *,
+    scheduler: Schedulers = None,
+    rate: Rate = None,
+    prefill: Prefill = None,
+    decode: Decode = None,
+    level: Annotated[
+        str | None,
+        Parameter(metavar="TOKENS", help="Cut the chain at this token backlog. Default: doubled until it is enough."),
+    ] = None,
+    tolerance: Annotated[
+        str, Parameter(metavar="NUMBER", help="Largest error of a mean, as a share of it; of P(idle) as it is.")
+    ] = f"{TOLERANCE:g}",
+    cut: Annotated[
+        str | None,
+        Parameter(
+            metavar="PROBABILITY",
+            help="Cut an unbounded length law where this much of it is left, such as 1e-12. Geometric decode lengths "
+            "need no cut.",
+        ),
+    ] = None,
+    memory: Annotated[str, Parameter(metavar="SIZE", help="Most memory to take, in KB, MB or GB.")] = MEMORY,
+    after: Annotated[
+        str | None,
+        Parameter(metavar="INT", help="Also the law after so many batches from the empty engine (slotted: slots)."),
+    ] = None,
+    simulate: Annotated[
+        bool | None,
+        Parameter(help=f"Set {REPLICATIONS} simulated runs beside the exact law. Default: for a figure only."),
+    ] = None,
+    horizon: Annotated[
+        str | None, Parameter(metavar="SECONDS", help="Of a simulated run. Default: until its start is forgotten.")
+    ] = None,
+    seed: Annotated[
+        str | None,
+        Parameter(metavar="INT", help=f"Whole number; the same seed gives the same runs. Default: {DEFAULT_SEED}."),
+    ] = None,
+    export: Annotated[
+        Literal["prism", "storm"] | None,
+        Parameter(help="Write the chain for a model checker: in the PRISM language, or as Storm's explicit files."),
+    ] = None,
+    to: Annotated[
+        str | None,
+        Parameter(metavar="FILE", help="Where --export writes. Default: MODEL-SCHEDULER in this folder."),
+    ] = None,
+    output: Output = None,
+    json: Json = False,
+) -> None:
+    """Exact stationary law of an engine under a scheduler: means with error bounds, tail, drift; no sampling error.
+
+    The chain of batch boundaries is built by the scheduler itself, cut at a token backlog, and solved. With one
+    --scheduler (default: sarathi) --json prints the object of its chain; with several, their objects are a list under
+    "results".
+
+    Parameters
+    ----------
+    model
+        A model file or the name of a packaged model, with poisson or slotted arrivals.
+    """
+    rules = read_rules(scheduler)
+    target = _target(export, to, model, rules)
+    figure_format(output)
+    check_apart({"-o": output, "--to": target}, {"the model": model})
+    _refuse_several(rules, {"-o": output, "--export": export})
+    wanted = simulate if simulate is not None else output is not None
+    asked = _Asked(
+        level=None if level is None else positive_flag("--level", level),
+        tolerance=_probability("--tolerance", tolerance),
+        cut=None if cut is None else _probability("--cut", cut),
+        memory=_memory(memory),
+        after=None if after is None else _steps(after),
+        simulated=_simulated(wanted, horizon, seed),
+    )
+    question = read_question(model, prefill=prefill, decode=decode, rate=rate)
+    system = question.system
+    _require_arrivals(system)
+    with _telling() as told:
+        if len(rules) > 1:  # one that has no answer is found before the others are solved
+            _require_stable(system, rules)
+        answers = [_answer(system, rule, asked, told) for rule in rules]
+    written = _write(answers[0], system, target, output)
+    for answer in answers:
+        answer.warn()
+    if json:
+        found = [answer.to_dict() for answer in answers]
+        print_json("markov", found[0] if len(found) == 1 else {"results": found})
+        return
+    print_notes(dict.fromkeys([*question.notes, *(note for answer in answers for note in answer.chain.notes)]))
+    print_answers(system, answers)
+    for path in written:
+        print_written(path)
+
+
+# ---------------------------------------------------------------------------------------------------------------- flags
+
+
+@attrs.frozen(kw_only=True)
+class _Runs:
+    """Simulated runs asked for."""
+
+    horizon: Fraction | None
+    seed: int
+
+
+@attrs.frozen(kw_only=True)
+class _Asked:
+    """How to solve, whatever the scheduler."""
+
+    level: Fraction | None
+    tolerance: float
+    cut: float | None
+    memory: int
+    after: int | None
+    simulated: _Runs | None
+
+
+def _probability(flag: str, text: str) -> float:
+    value = positive_flag(flag, text)
+    if value >= 1:
+        raise InvalidInput(f"{flag}: {text} is not below 1; give a share, such as 1e-6")
+    return float(value)
+
+
+def _memory(text: str) -> int:
+    try:
+        return to_bytes(text)
+    except InvalidInput as error:
+        raise InvalidInput(f"--memory: {error}") from None
+
+
+def _steps(text: str) -> int:
+    count = count_flag("--after", text)
+    if count > _MOST_STEPS:
+        raise InvalidInput(f"--after: {count} is above {_MOST_STEPS}; the stationary law is reached long before")
+    return count
+
+
+def _simulated(wanted: bool, horizon: str | None, seed: str | None) -> _Runs | None:
+    seconds = None if horizon is None else positive_flag("--horizon", horizon, flag_seconds)
+    start = count_flag("--seed", DEFAULT_SEED if seed is None else seed)
+    unused = [flag for flag, text in (("--horizon", horizon), ("--seed", seed)) if text is not None]
+    if not wanted and unused:
+        raise InvalidInput([f"{flag}: nothing is simulated; leave it out, or give --simulate" for flag in unused])
+    return _Runs(horizon=seconds, seed=start) if wanted else None
+
+
+def _refuse_several(rules: Sequence[Scheduler | str], flags: dict[str, str | None]) -> None:
+    faults = [
+        f"{flag}: it holds one chain; give one --scheduler" for flag, value in flags.items() if value and len(rules) > 1
+    ]
+    if faults:
+        raise InvalidInput(faults)
+
+
+def _target(export: str | None, to: str | None, model: str, rules: Sequence[Scheduler | str]) -> str | None:
+    """Where to write the chain, checked before the work."""
+    if export is None:
+        if to is not None:
+            raise InvalidInput("--to: nothing is exported; leave it out, or give --export prism or --export storm")
+        return None
+    name = f"{Path(model).stem}-{name_of(rules[0])}" if to is None else to
+    ending = _ENDINGS[export]
+    path = name if name.lower().endswith((ending, ".pm" if export == "prism" else ending)) else name + ending
+    check_export(path)
+    return path
+
+
+# ----------------------------------------------------------------------------------------------------------------- work
+
+
+@contextmanager
+def _telling() -> Iterator[_Told | None]:
+    """A line on stderr with what is going on; none where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with compile_note(), Console(stderr=True).status("markov ...") as status:
+        yield status.update
+
+
+def _require_arrivals(system: System) -> None:
+    if system.workload is None:
+        raise InvalidInput(
+            f"{system.name}: workload: missing; add a [workload] table, or give --prefill N --decode N --rate R"
+        )
+    if system.workload.arrivals is None:
+        raise InvalidInput(f"{system.name}: workload.rate: missing; give the workload a rate, or --rate R")
+
+
+def _require_stable(system: System, rules: Sequence[Scheduler | str]) -> None:
+    workload = system.require_workload()
+    for rule in rules:
+        made = scheduler_for(rule, system.engine, workload) if isinstance(rule, str) else rule
+        require_stable(system.engine, made, workload)
+
+
+def _answer(system: System, rule: Scheduler | str, asked: _Asked, told: _Told | None) -> Answer:
+    name = name_of(rule)
+    try:
+        chain = exact_chain(
+            system.engine,
+            rule,
+            system.require_workload(),
+            level=asked.level,
+            tolerance=asked.tolerance,
+            tail=asked.cut,
+            memory=asked.memory,
+            progress=None if told is None else lambda text: told(f"{name}: {text}"),
+        )
+    except (InvalidModel, InfeasibleRequest) as error:  # of the workload
+        raise type(error)(error.faults, source=error.source or system.name) from None
+    except NotConverged as error:
+        raise NotConverged(f"{system.name}: {name}: {error}{_fewer_states(system)}") from None
+    chain = attrs.evolve(chain, title=f"{system.name}: {workload_words(system.workload)}")
+    later = None if asked.after is None else _later(chain, asked.after)
+    present = None if asked.simulated is None else _present(chain, rule, asked.simulated, told)
+    return Answer(chain=chain, later=later, present=present)
+
+
+def _fewer_states(system: System) -> str:
+    """What makes chains small, where it is not so already."""
+    if memoryless_decode(system.require_workload()) is not None:
+        return ""
+    return "; a chain has far fewer states where decode lengths are geometric: they have no age to carry"
+
+
+def _later(chain: ExactChain, steps: int) -> Later:
+    law: Floats = chain.after(steps)
+    return Later(
+        steps=steps,
+        requests=float(law @ chain.space.requests()),
+        backlog=float(law @ chain.space.backlog()),
+        distance=float(np.abs(law - chain.law).sum()) / 2,
+    )
+
+
+def _present(chain: ExactChain, rule: Scheduler | str, runs: _Runs, told: _Told | None) -> Present:
+    known = chain.judgement.load
+    horizon = runs.horizon or settled_horizon(
+        chain.engine, chain.workload, backlog=chain.means.backlog, load=None if known is None else float(known)
+    )
+    return requests_present(
+        chain.engine,
+        rule,
+        chain.workload,
+        horizon=horizon,
+        seed=runs.seed,
+        progress=None if told is None else lambda share: told(f"{chain.scheduler}: simulating, {share:.0%} done"),
+    )
+
+
+def _write(answer: Answer, system: System, target: str | None, output: str | None) -> list[Path | str]:
+    """Write the files asked for, each whole or not at all; their names."""
+    written: list[Path | str] = []
+    if target is not None:
+        chain = answer.chain
+        title = f"{chain.title}; {engine_words(system.engine)}; {chain.scheduler}"
+        written += export_chain(target, chain.cut.rewards, title=title, notes=chain.notes)
+    if output is not None:
+        from queuetheory_llm.plots.markov import render_chain
+
+        write_figure(output, lambda kind: render_chain(answer.chain, kind, present=answer.present))
+        written.append(output)
+    return written
