@@ -111,7 +111,7 @@ def _print_side_by_side(chains: Sequence[ExactChain]) -> None:
                 *(text for text, _ in list(_means(chain).values())[:3]),
                 _means(chain)["P(idle)"][0],
                 _quantile(chain, 0.99),
-                number(chain.tail_decay, 3),
+                number(None if chain.tail is None else chain.tail.decay, 3),
                 number(chain.truncation.level, 4),
             ]
             for chain in chains
@@ -168,10 +168,10 @@ def _print_chain(chain: ExactChain) -> None:
 
 
 def _tail(chain: ExactChain) -> str:
-    decay = chain.tail_decay
-    if decay is None:
+    tail = chain.tail
+    if tail is None:
         return "not seen far enough to tell how it falls: too few requests are likely, or --tolerance is too coarse"
-    return f"far out, each further request is {decay:.3g} times as likely as the one before"
+    return f"from {tail.start} to {tail.end} requests, each further one is {tail.decay:.3g} times as likely"
 
 
 def _cut_lines(chain: ExactChain) -> Iterator[str]:

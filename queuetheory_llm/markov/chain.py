@@ -22,7 +22,7 @@ from queuetheory_llm.markov.laws import (
 )
 from queuetheory_llm.markov.outcomes import Outcomes
 from queuetheory_llm.markov.space import Floats, Space
-from queuetheory_llm.markov.truncation import Cut, Means, Question, Told, Truncation, tail_decay
+from queuetheory_llm.markov.truncation import Cut, Means, Question, Tail, Told, Truncation, tail_of
 from queuetheory_llm.model.arrivals import SlottedArrivals
 from queuetheory_llm.model.chances import request_law
 from queuetheory_llm.model.engine import Engine
@@ -164,9 +164,9 @@ class ExactChain(Result):
         return backlog_at_boundaries(self.cut.rewards, self.law)
 
     @cached_property
-    def tail_decay(self) -> float | None:
-        """P(N > n + 1)/P(N > n) far out, N the requests present; None where the law is too short to tell."""
-        return tail_decay(self.requests_law, self.truncation.mass)
+    def tail(self) -> Tail | None:
+        """How the law of the requests present falls far out; None where it is too short to tell."""
+        return tail_of(self.requests_law, self.truncation.mass)
 
     @cached_property
     def drift(self) -> DriftTable:
@@ -226,7 +226,8 @@ class ExactChain(Result):
             "p_idle": self.means.idle,
             "utilisation": self.utilisation,
             "mean_batch_tokens": self.mean_batch_tokens,
-            "tail_decay": self.tail_decay,
+            "tail_decay": None if self.tail is None else self.tail.decay,
+            "tail_range": None if self.tail is None else [self.tail.start, self.tail.end],
             "requests_law": _trimmed(self.requests_law),
             "batch_tokens_law": _trimmed(self.batch_law),
             "boundary": {

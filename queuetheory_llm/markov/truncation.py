@@ -275,7 +275,8 @@ class Question:
             rate = np.log(found[-2].lost_share / last.lost_share) / (last.level - found[-2].level)
         else:
             law = requests_at_boundaries(last.rewards, last.stationary.law)
-            rate = -np.log(tail_decay(law, last.mass) or 1.0) / self.mean
+            tail = tail_of(law, last.mass)
+            rate = 0.0 if tail is None else -np.log(tail.decay) / self.mean
         if rate <= 0:
             return (
                 f"{last.lost_share:.2g} of the requests is refused there, and it does not fall with the level: the "
@@ -293,8 +294,25 @@ def steepest(operator: Operator, values: Floats) -> float:
     return float(np.abs(values[last] - values[last - 1]).max(initial=0.0))
 
 
-def tail_decay(law: Floats, mass: float = 0.0) -> float | None:
-    """The ratio of P(N > n + 1) to P(N > n) far out; None where the law is too short, or not geometric yet.
+@attrs.frozen
+class Tail:
+    """How a law falls far out.
+
+    Attributes
+    ----------
+    decay : float
+        P(N > n + 1)/P(N > n), from ``start`` to ``end``.
+    start, end : int
+        Numbers it was read between; what it tends to beyond them may be a little less or more.
+    """
+
+    decay: float
+    start: int
+    end: int
+
+
+def tail_of(law: Floats, mass: float = 0.0) -> Tail | None:
+    """The geometric tail of a law; None where the law is too short, or its ratio not steady.
 
     Refusing a share ``mass`` of the arrivals bends the tail where it is not much larger than that.
     """
@@ -306,7 +324,7 @@ def tail_decay(law: Floats, mass: float = 0.0) -> float | None:
     first, second = (
         float((beyond[high] / beyond[low]) ** (1 / (high - low))) for low, high in ((start, middle), (middle, end))
     )
-    return second if abs(first - second) <= _STEADY * second else None
+    return Tail(second, int(middle), int(end)) if abs(first - second) <= _STEADY * second else None
 
 
 def _truncation(cut: Cut, larger: Cut, bounds: dict[str, float]) -> Truncation:

@@ -141,12 +141,10 @@ def _draw_tail(ax: Axes, chain: ExactChain, present: Present | None) -> None:
     drawn = np.where(shown > floor, shown, np.nan)
     marker = "o" if last <= _SEPARATE else None
     ax.plot(drawn, color=_EXACT, linewidth=1.2, marker=marker, markersize=3, label="exact", zorder=3)
-    decay = chain.tail_decay
-    if decay is not None and known.size:
-        start, end = known[known.size // 2], known[-1]
-        counts = np.array([start, end])
-        line = beyond[end] * decay ** (counts - end)
-        label = f"slope: × {decay:.3g} a request"  # beside the curve, which would cover it
+    if chain.tail is not None:
+        counts = np.array([chain.tail.start, chain.tail.end])
+        line = beyond[chain.tail.end] * chain.tail.decay ** (counts - chain.tail.end)
+        label = f"slope: × {chain.tail.decay:.3g} a request"  # beside the curve, which would cover it
         ax.plot(counts, _BESIDE * line, color=_TAIL, linewidth=1.2, linestyle=LINES[1], label=label)
     ax.set_yscale("log")
     ax.set_ylim(floor, 2.0)

@@ -1,8 +1,9 @@
-"""Cost of building an exact chain on one core: time per transition at two sizes, and memory; a process for each."""
+"""Cost of an exact chain on one core: building, time per transition at two sizes, solving, memory; a process each."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from queuetheory_llm import Engine, Geometric, PoissonArrivals, Staircase, Unifo
 from queuetheory_llm.markov.explore import Limits, explore
 from queuetheory_llm.markov.operator import Operator
 from queuetheory_llm.markov.outcomes import Outcomes
+from queuetheory_llm.markov.stationary import stationary
 from queuetheory_llm.model.chances import request_law
 from queuetheory_llm.schedulers.registry import parse_scheduler
 
@@ -31,16 +33,23 @@ def built(level):
     return space, time.process_time() - start
 
 rule, engine, prefill, decode, rate, level = eval(sys.argv[1])
+solved = sys.argv[2] == "solve"
 workload = Workload.of(prefill=prefill, decode=decode, arrivals=PoissonArrivals(rate=rate))
 law = request_law(workload, memoryless=True)
 outcomes = Outcomes(engine=engine, scheduler=parse_scheduler(rule), law=law)
-built(2 * law.mean_tokens)
+stationary(Operator(built(level / 2)[0]))
 before = peak()
 space, seconds = built(level)
-print(json.dumps({
+operator = Operator(space)
+found = {
     "seconds": seconds, "bytes": peak() - before, "states": len(space), "cores": len(space.cores),
-    "moves": len(space.moves), "transitions": Operator(space).transitions,
-}))
+    "moves": len(space.moves), "transitions": operator.transitions,
+}
+if solved:
+    start = time.process_time()
+    law = stationary(operator, tolerance=1e-10)
+    found |= {"solving": time.process_time() - start, "residual": law.residual, "products": law.iterations}
+print(json.dumps({**found, "peak": peak()}))
 """
 
 # Chains of many cores at .96 of b_max/t(b_max), that is of the load that orca and sarathi can carry: mean tokens of a
@@ -59,8 +68,10 @@ MANY_CORES = {
 }
 
 
-def build(system: str) -> dict[str, float]:
-    done = subprocess.run([sys.executable, "-c", BUILD, system], capture_output=True, check=True, text=True)
+def build(system: str, what: str = "build") -> dict[str, float]:
+    one_core = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", BUILD, system, what]
+    done = subprocess.run(command, capture_output=True, check=True, text=True, env=one_core)
     found: dict[str, float] = json.loads(done.stdout)
     return found
 
@@ -112,3 +123,42 @@ def test_a_realistic_engine(benchmark: BenchmarkFixture, level: int, figure: Cal
     figure(f"chain of a realistic engine up to {level} tokens: {said(found)} (15 s and 1000 MB allowed)")
     assert found["seconds"] <= 15
     assert found["bytes"] <= 1e9
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="peaks of memory are read from /proc")
+@pytest.mark.benchmark(group="markov")
+@pytest.mark.parametrize("name", MANY_CORES)
+def test_a_million_states_solved(benchmark: BenchmarkFixture, name: str, figure: Callable[[str], None]) -> None:
+    """To a residual of 1e-10 within 30 s and 3 GB."""
+    mean, b_max, form, *levels = MANY_CORES[name]
+    rate = Fraction("0.96") * b_max / Fraction("0.02") / Fraction(mean)
+    system = f"{form.format(engine=UNIT.format(b=b_max))}, '{rate}', {levels[1]}"
+    ours: list[dict[str, float]] = []
+    benchmark.pedantic(lambda: ours.append(build(system, "solve")), rounds=1)
+    (found,) = ours
+    figure(
+        f"law of {name}, {found['states']:.3g} states: {found['solving']:.1f} s (30 s allowed), {found['products']} "
+        f"products, residual {found['residual']:.1g}, {found['peak'] / 1e9:.2f} GB in all (3 GB allowed)"
+    )
+    assert found["residual"] <= 1e-10
+    assert found["solving"] <= 30
+    assert found["peak"] <= 3e9
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="peaks of memory are read from /proc")
+@pytest.mark.benchmark(group="markov")
+def test_two_million_states_in_factors(benchmark: BenchmarkFixture, figure: Callable[[str], None]) -> None:
+    """A realistic engine: two million states built and solved within two minutes and 1 GB."""
+    engine = "Engine(batch_time=Staircase(c='11.28 ms', a='35.47 ms', b0=128), b_max=128)"
+    system = f"'sarathi', {engine}, 128, Geometric(mean=50), '12.3', 25600"
+    ours: list[dict[str, float]] = []
+    benchmark.pedantic(lambda: ours.append(build(system, "solve")), rounds=1)
+    (found,) = ours
+    figure(
+        f"realistic engine, {found['states']:.3g} states, {found['transitions']:.3g} transitions: "
+        f"{found['seconds'] + found['solving']:.1f} s (120 s allowed), {found['products']} products, residual "
+        f"{found['residual']:.1g}, {found['peak'] / 1e9:.2f} GB in all (1 GB allowed)"
+    )
+    assert found["states"] >= 2e6
+    assert found["seconds"] + found["solving"] <= 120
+    assert found["peak"] <= 1e9

@@ -113,7 +113,8 @@ def test_the_text_says_what_is_known_and_how_well(capsys, model):
         assert abs(mean - found[key]) <= error <= 2e-6 * max(1, mean)
     assert "counted over time" in out
     assert "at batch end, after arrivals (another law):" in out
-    assert f"each further request is {found['tail_decay']:.3g} times as likely" in out
+    assert "tail: not seen far enough" in out
+    assert found["tail_decay"] is None
     assert f"chain: {found['truncation']['states']} states and {found['truncation']['transitions']} transitions" in out
     assert "falls by eps =" in out
     assert "engine idle: V changes by +" in out
@@ -143,6 +144,15 @@ def test_the_cut_does_not_bend_the_tail_that_is_told(capsys, tmp_path, tolerance
     assert z > 1.1
     told = report(capsys, str(path), "--tolerance", tolerance)["tail_decay"]
     assert told == pytest.approx(1 / z, abs=1e-4) or (told is None and tolerance != "1e-8")
+
+
+def test_the_tail_is_told_with_where_it_was_read(capsys):
+    _, out, _ = run(capsys, "--scheduler", "fastertransformer")
+    found = report(capsys, "--scheduler", "fastertransformer")
+    start, end = found["tail_range"]
+    assert f"from {start} to {end} requests, each further one is {found['tail_decay']:.3g} times as likely" in out
+    beyond = [sum(found["requests_law"][count + 1 :]) for count in (start, end)]
+    assert (beyond[1] / beyond[0]) ** (1 / (end - start)) == pytest.approx(found["tail_decay"], rel=1e-6)
 
 
 def test_quantiles_are_those_of_the_law(capsys):

@@ -72,7 +72,7 @@ def test_geo_geo_1(rule):
     """Arrival .3 and service .5 a slot: 1.05 present after arrivals; geometric from one request on."""
     chain = slotted(rule, 1, (0, Geometric(mean=2)), "bernoulli", "0.3")
     assert chain.means.requests == pytest.approx(1.05, abs=1e-9)
-    assert chain.tail_decay == pytest.approx(0.3 * 0.5 / (0.7 * 0.5), abs=1e-6)
+    assert chain.tail.decay == pytest.approx(0.3 * 0.5 / (0.7 * 0.5), abs=1e-6)
     assert chain.means.backlog == pytest.approx(2.1, abs=1e-9)
 
 

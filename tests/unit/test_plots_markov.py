@@ -55,8 +55,8 @@ def test_the_slope_of_the_tail_is_its_decay():
     tail = figure_of(draw_chain(found)).axes[1]
     (label,) = [label for label in lines(tail) if label.startswith("slope")]
     (start, high), (end, low) = lines(tail)[label].get_xydata()
-    assert (low / high) ** (1 / (end - start)) == pytest.approx(found.tail_decay)
-    assert f"× {found.tail_decay:.3g} a request" in label
+    assert (low / high) ** (1 / (end - start)) == pytest.approx(found.tail.decay)
+    assert f"× {found.tail.decay:.3g} a request" in label
 
 
 def test_simulated_shares_stand_beside_it_with_their_intervals():
