@@ -345,7 +345,7 @@ def _header(chain: Rewards, title: str, notes: Sequence[str]) -> Iterator[str]:
     yield "A state is what is present at a batch boundary: core is the requests whose lengths the scheduler has seen,"
     yield "listed as prompt+decode tokens left, oldest first, * where it has been served; unseen counts the requests"
     yield "behind them."
-    yield from _geometric(chain.law)
+    yield from _kinds(chain.law)
     yield "A mean over boundaries is a long-run average: in PRISM"
     yield '  R{"requests"}=? [ S ]   R{"backlog"}=? [ S ]   S=? [ "empty" ]'
     yield 'and in Storm R{"requests"}=? [ LRA ] and LRA=? [ "empty" ]. "full" is where an arrival may be refused.'
@@ -360,10 +360,15 @@ def _header(chain: Rewards, title: str, notes: Sequence[str]) -> Iterator[str]:
     yield f'  share of idle time: R{{"idle"}}=? [ S ] * {wait!r} / R{{"seconds"}}=? [ S ]'
 
 
-def _geometric(law: RequestLaw) -> Iterator[str]:
-    """The decode lengths that the states do not count down."""
-    for number, mean in enumerate(law.memoryless, 1):
-        yield f"g{number}: a decode length of geometric law with mean {mean}, so with mean {mean} left while it lasts."
+def _kinds(law: RequestLaw) -> Iterator[str]:
+    """The decode lengths that the states do not count down, or not yet."""
+    for number, kind in enumerate(law.kinds, 1):
+        if kind.memoryless:
+            what = f"of geometric law with mean {kind.mean}, so with mean {kind.mean} left while it lasts."
+        else:
+            least, *_, most = kind.values
+            what = f"from {least} to {most} with mean {kind.mean:.6g}, drawn when its first token is served."
+        yield f"d{number}: a decode length {what}"
 
 
 def _content(core: State) -> str:
@@ -378,7 +383,7 @@ def _content(core: State) -> str:
 
 def _left(left: Left) -> str:
     prefill, decode = left
-    return f"{prefill}+{decode}" if decode >= 0 else f"{prefill}+g{-decode}"
+    return f"{prefill}+{decode}" if decode >= 0 else f"{prefill}+d{-decode}"
 
 
 def _comment(lines: Iterable[str], before: str = "") -> Iterator[str]:

@@ -334,7 +334,7 @@ def _question(
 ) -> tuple[Question, float | None]:
     """What is asked, checked; with the only level, if one is given."""
     arrivals = require_independent(engine, workload)
-    law = request_law(workload, memoryless=True, tail=tail, most=_MOST_LENGTHS)
+    law = request_law(workload, memoryless=True, late=True, tail=tail, most=_MOST_LENGTHS)
     if not 0 < tolerance < 1:
         raise InvalidInput(f"tolerance: {tolerance:g} is outside 0 < tolerance < 1")
     first = None if level is None else float(to_fraction(level))

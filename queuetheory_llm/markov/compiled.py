@@ -27,7 +27,7 @@ from queuetheory_llm.markov.explore import Limits, Progress, sizes_of, space_of
 from queuetheory_llm.markov.outcomes import Outcomes
 from queuetheory_llm.markov.space import Floats, Ints, Sizes, Space
 from queuetheory_llm.model.arrivals import Arrivals
-from queuetheory_llm.model.chances import binomial_law
+from queuetheory_llm.model.chances import DecodeKind, binomial_law
 from queuetheory_llm.schedulers.policy import Pass, Policy
 from queuetheory_llm.schedulers.state import State
 
@@ -44,8 +44,9 @@ def entry(function: F) -> F:
     return kept(function, **_OPTIONS)
 
 
-# Columns of a run; the last says of runs after a batch whether it gave them a token of a memoryless length.
+# Columns of a run; the last says of runs after a batch what there is to draw about them.
 PREFILL, DECODE, SEAT, COUNT, DRAWN = range(5)
+KNOWN, ENDS, LENGTH = range(3)  # nothing; how many memoryless lengths end; the length of one request
 RUN = 4  # words of a run of a core
 # How far the kernel is: cores found and done, words of the pool, moves, states, outcomes of batches looked at.
 CORES, DONE, WORDS, MOVES, STATES, LOOKED = range(6)
@@ -79,9 +80,10 @@ class Rule(NamedTuple):
 
 
 class Lengths(NamedTuple):
-    """Lengths with their chances, the sizes of `Sizes`, and the laws of how many of n decodes of a mean finish.
+    """Lengths with their chances, the sizes of `Sizes`, and the laws of what is drawn when decodes are served.
 
-    The law of mean i and n decodes is ``law[begin[i, n] : begin[i, n + 1]]``.
+    The law for n decodes of kind i is ``law[begin[i, n] : begin[i, n + 1]]``: of how many finish where the kind is
+    memoryless; else of the values, n is 1 and ``left`` has the decode tokens left after the first.
     """
 
     prefill: Ints
@@ -92,8 +94,11 @@ class Lengths(NamedTuple):
     level: int
     most: int
     means: Floats
+    bounds: Floats
+    memoryless: NDArray[np.bool_]
     begin: Ints
     law: Floats
+    left: Ints
 
 
 class Found(NamedTuple):
@@ -127,8 +132,9 @@ class Desk(NamedTuple):
     """Room to work in.
 
     ``run``: the runs of the core and of what was drawn, ``served``: how many requests of each get ``need`` tokens, and
-    the tokens of one more. ``after``: the runs after the batch, ``gone``: how many of each finish. ``key``: the words
-    of a core. ``drawn``: indices of the lengths drawn, ``path``: the chance of the first i of them.
+    ``rest``: the tokens of one more. ``after``: the runs after the batch, ``gone``: what is drawn about each, as an
+    index of its law: how many finish, or which length. ``key``: the words of a core. ``drawn``: indices of the lengths
+    drawn, ``path``: the chance of the first i of them.
     """
 
     run: Ints
@@ -194,6 +200,7 @@ def put(after: Ints, size: int, prefill: int, decode: int, seat: int, count: int
     last = size - 1
     if (
         size > 0
+        and drawn != LENGTH
         and after[last, PREFILL] == prefill
         and after[last, DECODE] == decode
         and after[last, SEAT] == seat
@@ -207,23 +214,26 @@ def put(after: Ints, size: int, prefill: int, decode: int, seat: int, count: int
 
 
 @inlined
-def credit(rule: Rule, desk: Desk, runs: int) -> int:
-    """The runs after the batch, as if no memoryless length ended; returns their number."""
+def credit(rule: Rule, lengths: Lengths, desk: Desk, runs: int) -> int:
+    """The runs after the batch before anything is drawn; returns their number."""
     size = 0
     for i in range(runs):
         prefill, decode, seat = desk.run[i, PREFILL], desk.run[i, DECODE], desk.run[i, SEAT]
         served, rest, count = desk.served[i], desk.rest[i], desk.run[i, COUNT]
         seated = 1 if rule.seated else 0
         if prefill > 0:
-            size = put(desk.after, size, prefill - desk.need[i], decode, seated, served, 0)
+            size = put(desk.after, size, prefill - desk.need[i], decode, seated, served, KNOWN)
         elif decode > 0:
-            size = put(desk.after, size, 0, decode - 1, seated, served, 0)
+            size = put(desk.after, size, 0, decode - 1, seated, served, KNOWN)
+        elif lengths.memoryless[-1 - decode]:
+            size = put(desk.after, size, 0, decode, seated, served, ENDS)
         else:
-            size = put(desk.after, size, 0, decode, seated, served, 1)
+            for _ in range(served):
+                size = put(desk.after, size, 0, decode, seated, 1, LENGTH)
         if rest > 0:
-            size = put(desk.after, size, prefill - rest, decode, seated, 1, 0)
+            size = put(desk.after, size, prefill - rest, decode, seated, 1, KNOWN)
             count -= 1
-        size = put(desk.after, size, prefill, decode, seat, count - served, 0)
+        size = put(desk.after, size, prefill, decode, seat, count - served, KNOWN)
     return size
 
 
@@ -231,11 +241,17 @@ def credit(rule: Rule, desk: Desk, runs: int) -> int:
 
 
 @inlined
-def write(key: Words, size: int, after: Ints, i: int, count: int) -> int:
-    """Write ``count`` requests of run i behind the first ``size`` words of ``key``; returns the number of words."""
+def write(lengths: Lengths, desk: Desk, size: int, i: int) -> int:
+    """Write what is left of run i behind the first ``size`` words of the key; returns the number of words."""
+    key, after, gone = desk.key, desk.after, desk.gone[i]
+    prefill, decode, seat, count = after[i, PREFILL], after[i, DECODE], after[i, SEAT], after[i, COUNT]
+    if after[i, DRAWN] == LENGTH:
+        decode = lengths.left[lengths.begin[-1 - decode, 1] + gone]
+        count = min(decode, 1)
+    elif after[i, DRAWN] == ENDS:
+        count -= gone
     if count == 0:
         return size
-    prefill, decode, seat = after[i, PREFILL], after[i, DECODE], after[i, SEAT]
     last = size - RUN
     if size > 0 and key[last + PREFILL] == prefill and key[last + DECODE] == decode and key[last + SEAT] == seat:
         key[last + COUNT] += count
@@ -251,7 +267,7 @@ def canonical(rule: Rule, lengths: Lengths, desk: Desk, runs: int) -> tuple[int,
     for sweep in range(2 if rule.alike else 1):
         for i in range(runs):
             if not rule.alike or (after[i, PREFILL] > 0) == (sweep == 1):
-                size = write(key, size, after, i, after[i, COUNT] - desk.gone[i])
+                size = write(lengths, desk, size, i)
     last = size - RUN
     if (
         lengths.prefill.size == 1
@@ -305,7 +321,8 @@ def add(lengths: Lengths, found: Found, at: Ints, key: Words, size: int) -> None
     for i in range(0, size, RUN):
         decode, count = key[i + DECODE], key[i + COUNT]
         each = key[i + PREFILL] + (lengths.means[-1 - decode] if decode < 0 else float(decode))
-        taken += count * min(lengths.whole, np.int64(np.rint(each * lengths.parts)))
+        most = key[i + PREFILL] + (lengths.bounds[-1 - decode] if decode < 0 else float(decode))
+        taken += count * min(lengths.whole, np.int64(np.rint(most * lengths.parts)))
         known += count
         tokens += count * each
     for i in range(size):
@@ -334,22 +351,22 @@ def rehash(found: Found, cores: int) -> None:
 
 @inlined
 def share_of(lengths: Lengths, desk: Desk, runs: int) -> float:
-    """The chance that ``gone`` of each run finish."""
+    """The chance of what is drawn."""
     share = 1.0
     for i in range(runs):
-        if desk.after[i, DRAWN]:
+        if desk.after[i, DRAWN] != KNOWN:
             share *= lengths.law[lengths.begin[-1 - desk.after[i, DECODE], desk.after[i, COUNT]] + desk.gone[i]]
     return share
 
 
 @inlined
 def next_gone(lengths: Lengths, desk: Desk, runs: int) -> bool:
-    """Go on to the next numbers of requests that finish, the last run fastest; False behind the last."""
+    """Go on to what may be drawn next, the last run fastest; False behind the last."""
     for i in range(runs - 1, -1, -1):
-        if desk.after[i, DRAWN]:
-            mean, count = -1 - desk.after[i, DECODE], desk.after[i, COUNT]
+        if desk.after[i, DRAWN] != KNOWN:
+            kind, count = -1 - desk.after[i, DECODE], desk.after[i, COUNT]
             desk.gone[i] += 1
-            if desk.gone[i] < lengths.begin[mean, count + 1] - lengths.begin[mean, count]:
+            if desk.gone[i] < lengths.begin[kind, count + 1] - lengths.begin[kind, count]:
                 return True
             desk.gone[i] = 0
     return False
@@ -382,9 +399,9 @@ def write_move(
 
 @inlined
 def finish(search: Search, start: int, last: int, drawn: int, runs: int, tokens: int) -> int:
-    """Write the moves of a batch of known lengths: one for each way that memoryless lengths end in it."""
+    """Write the moves of a batch: one for each way in which the decode lengths of a kind go on after it."""
     rule, lengths, found, rows, desk, at = search
-    size = credit(rule, desk, runs)
+    size = credit(rule, lengths, desk, runs)
     desk.gone[:size] = 0
     going = True
     while going:
@@ -590,12 +607,13 @@ def explore_endless(
 
 
 def _search(outcomes: Outcomes, sizes: Sizes, level: float, *, endless: bool) -> Search:
+    rule = _rule(outcomes, endless)
     return Search(
-        rule=_rule(outcomes, endless),
+        rule=rule,
         lengths=_lengths(outcomes, sizes, level),
         found=_found(FIRST_CORES),
         rows=_rows(FIRST_MOVES),
-        desk=_desk(FIRST_RUNS),
+        desk=_desk(FIRST_RUNS, rule.slots),
         at=np.zeros(6, np.int64),
     )
 
@@ -636,7 +654,7 @@ def _roomier(search: Search, code: int, level: float, limits: Limits) -> Search:
     elif code == CORES_FULL:
         search = search._replace(found=_grown(search.found, search.at))
     elif code == DESK_FULL:
-        search = search._replace(desk=_desk(2 * search.desk.run.shape[0]))
+        search = search._replace(desk=_desk(2 * search.desk.run.shape[0], search.rule.slots))
     return search
 
 
@@ -664,12 +682,15 @@ def _rule(outcomes: Outcomes, endless: bool) -> Rule:
 def _lengths(outcomes: Outcomes, sizes: Sizes, level: float) -> Lengths:
     law = outcomes.law
     parts = round(level * sizes.parts)
-    means = [float(mean) for mean in law.memoryless]
-    least = min((sizes.size((0, -1 - i)) for i in range(len(means))), default=1)
-    most = min(outcomes.engine.slots, parts // least)  # decodes of memoryless length in a batch
-    laws = [[binomial_law(count, 1 / mean) for count in range(most + 1)] for mean in means]
+    least = min((sizes.size((0, -1 - i)) for i, kind in enumerate(law.kinds) if kind.memoryless), default=parts)
+    most = max(1, min(outcomes.engine.slots, parts // least))  # decodes of one memoryless kind in a batch
+    laws = [_laws(kind, most) for kind in law.kinds]
     ends = np.cumsum([0, *(each.size for row in laws for each in row)])
-    begin = np.array([ends[i * (most + 1) : (i + 1) * (most + 1) + 1] for i in range(len(means))], dtype=np.int64)
+    begin = np.array([ends[i * (most + 1) : (i + 1) * (most + 1) + 1] for i in range(len(laws))], dtype=np.int64)
+    left = np.zeros(ends[-1], np.int64)
+    for i, kind in enumerate(law.kinds):
+        if not kind.memoryless:
+            left[begin[i, 1] : begin[i, 2]] = np.array(kind.values) - 1
     return Lengths(
         prefill=law.prefill,
         decode=law.decode,
@@ -678,10 +699,20 @@ def _lengths(outcomes: Outcomes, sizes: Sizes, level: float) -> Lengths:
         whole=sizes.whole,
         level=parts,
         most=sizes.most,
-        means=np.array(means),
-        begin=begin.reshape(len(means), most + 2),
+        means=np.array([float(kind.mean) for kind in law.kinds]),
+        bounds=np.array([kind.bound for kind in law.kinds]),
+        memoryless=np.array([kind.memoryless for kind in law.kinds], dtype=np.bool_),
+        begin=begin.reshape(len(laws), most + 2),
         law=np.concatenate([np.zeros(0), *(each for row in laws for each in row)]),
+        left=left,
     )
+
+
+def _laws(kind: DecodeKind, most: int) -> list[Floats]:
+    """The laws of what is drawn about n = 0..most decodes of a kind; see `Lengths`."""
+    if kind.memoryless:
+        return [binomial_law(count, 1 / float(kind.mean)) for count in range(most + 1)]
+    return [np.zeros(0), np.array(kind.chances), *(np.zeros(0) for _ in range(most - 1))]
 
 
 def _found(cores: int) -> Found:
@@ -727,16 +758,20 @@ def _resize(arrays: Sequence[NDArray[Any]], size: int) -> None:
         array.resize(size, refcheck=False)
 
 
-def _desk(runs: int) -> Desk:
-    """For cores and drawn requests of ``runs`` runs together, each of which a batch splits in three at most."""
+def _desk(runs: int, slots: int) -> Desk:
+    """For cores and drawn requests of ``runs`` runs together, and batches that serve ``slots`` requests.
+
+    A batch splits a run in three at most, and the decodes that get a length into single ones.
+    """
+    split = 3 * runs + slots
     return Desk(
         run=np.zeros((runs, 5), np.int64),
         need=np.zeros(runs, np.int64),
         served=np.zeros(runs, np.int64),
         rest=np.zeros(runs, np.int64),
-        after=np.zeros((3 * runs, 5), np.int64),
-        gone=np.zeros(3 * runs, np.int64),
-        key=np.zeros(3 * runs * RUN, np.int32),
+        after=np.zeros((split, 5), np.int64),
+        gone=np.zeros(split, np.int64),
+        key=np.zeros(split * RUN, np.int32),
         drawn=np.zeros(runs, np.int64),
         path=np.zeros(runs + 1),
     )

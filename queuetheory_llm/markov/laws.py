@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.markov.rewards import Rewards
 from queuetheory_llm.markov.space import Floats
 from queuetheory_llm.model.arrivals import SlottedArrivals
-from queuetheory_llm.model.chances import RequestLaw
+from queuetheory_llm.model.chances import DecodeKind, RequestLaw
 from queuetheory_llm.schedulers.state import State
 
 _LONGEST = 2**20  # entries of a law of the token backlog
@@ -53,8 +54,8 @@ def batch_tokens(rewards: Rewards, weight: Floats) -> Floats:
 def backlog_at_boundaries(rewards: Rewards, weight: Floats) -> Floats:
     """P(n tokens left at a boundary), n = 0, 1, ..., lengths that are not drawn yet included.
 
-    Unseen requests and memoryless lengths are independent of the state, so the law is a mixture of convolutions. They
-    are summed by transform: an entry is right to about 1e-15, not to a share of itself.
+    Unseen requests and decode lengths of a kind are independent of the state, so the law is a mixture of convolutions.
+    They are summed by transform: an entry is right to about 1e-15, not to a share of itself.
 
     Raises
     ------
@@ -64,14 +65,14 @@ def backlog_at_boundaries(rewards: Rewards, weight: Floats) -> Floats:
     space, law = rewards.space, rewards.law
     parts = [_parts(core) for core in space.cores]
     alike: dict[tuple[int, ...], list[int]] = {}
-    for core, (_, memoryless) in enumerate(parts):
-        alike.setdefault(memoryless, []).append(core)
-    size = _length(rewards, len(alike))
+    for core, (_, kinds) in enumerate(parts):
+        alike.setdefault(kinds, []).append(core)
+    size = _length(rewards, parts, len(alike))
     z = np.exp(-2j * np.pi * np.arange(size // 2 + 1) / size)
-    ends = [z / (float(mean) - (float(mean) - 1) * z) for mean in law.memoryless]
+    ends = [_of_kind(kind, z) for kind in law.kinds]
     fresh = _of_request(law, z, ends)
     total = np.zeros(z.size, dtype=np.complex128)
-    for memoryless, cores in alike.items():
+    for kinds, cores in alike.items():
         table = np.zeros((int(space.room[cores].max()) + 1, max(parts[core][0] for core in cores) + 1))
         for core in cores:
             line = weight[space.first[core] : space.first[core + 1]]
@@ -79,17 +80,24 @@ def backlog_at_boundaries(rewards: Rewards, weight: Floats) -> Floats:
         part = np.zeros(z.size, dtype=np.complex128)
         for row in table[::-1]:  # Horner in the number of unseen requests
             part = part * fresh + np.fft.rfft(row, size)
-        for end, times in zip(ends, memoryless, strict=False):
+        for end, times in zip(ends, kinds, strict=False):
             part *= end**times
         total += part
     return np.maximum(np.fft.irfft(total, size), 0.0)
 
 
 def _parts(core: State) -> tuple[int, tuple[int, ...]]:
-    """Tokens of the core that are known, and how many memoryless lengths of each kind it has."""
+    """Tokens of the core that are known, and how many decode lengths of each kind it has."""
     kinds = Counter(-1 - decode for _, decode in core.left if decode < 0)
     tokens = sum(prefill + max(decode, 0) for prefill, decode in core.left)
     return tokens, tuple(kinds[kind] for kind in range(max(kinds, default=-1) + 1))
+
+
+def _of_kind(kind: DecodeKind, z: NDArray[np.complex128]) -> Any:
+    """The transform of a decode length."""
+    if kind.memoryless:
+        return z / (float(kind.mean) - (float(kind.mean) - 1) * z)
+    return sum(chance * z**value for value, chance in zip(kind.values, kind.chances, strict=True))
 
 
 def _of_request(law: RequestLaw, z: NDArray[np.complex128], ends: list[NDArray[np.complex128]]) -> Any:
@@ -100,13 +108,16 @@ def _of_request(law: RequestLaw, z: NDArray[np.complex128], ends: list[NDArray[n
     )
 
 
-def _length(rewards: Rewards, groups: int) -> int:
+def _length(rewards: Rewards, parts: list[tuple[int, tuple[int, ...]]], groups: int) -> int:
     """A power of 2 beyond which next to nothing lies."""
     space, law = rewards.space, rewards.law
-    longest = float((law.prefill + np.maximum(law.decode, 0)).max()) + sum(float(mean) for mean in law.memoryless)
-    most = float(space.tokens.max()) + max(longest, space.mean) * int(space.room.max())
-    if law.memoryless:  # a sum of n geometric lengths exceeds three times its mean, and 40 single ones, next to never
-        most = 3 * most + 40 * float(max(law.memoryless))
+    bounds = [kind.bound for kind in law.kinds]
+    seen = max(tokens + sum(map(mul, bounds, times)) for tokens, times in parts)
+    longest = float((law.prefill + np.maximum(law.decode, 0)).max()) + sum(bounds)
+    most = seen + max(longest, space.mean) * int(space.room.max())
+    memoryless = [float(kind.mean) for kind in law.kinds if kind.memoryless]
+    if memoryless:  # a sum of n geometric lengths exceeds three times its mean, and 40 single ones, next to never
+        most = 3 * most + 40 * max(memoryless)
     size = 1 << int(most).bit_length()
     if size > _LONGEST or groups * (int(space.room.max()) + 1) * size > _MOST_WORK:
         raise NotConverged(f"the law of the token backlog has {size} entries; its mean is known")

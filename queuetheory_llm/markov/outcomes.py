@@ -2,11 +2,12 @@
 
 The state at a batch boundary is a *core*, the requests whose lengths the rule has looked at, and the number of requests
 behind it whose lengths nobody has looked at yet. Those are independent of all that happened, so they need no place in
-the state; nor do the decode tokens left of a memoryless length. The chain is the one of Dai et al. 2025, section 2,
-lumped; every rule is asked through its own `form`.
+the state. No rule looks at a decode length, so one of a kind (see `DecodeKind`) is drawn when its first token is
+served, and until then requests of one kind are alike; a memoryless one is never drawn. The chain is the one of Dai et
+al. 2025, section 2, lumped; every rule is asked through its own `form`.
 
-A decode length below 0 that is not among the memoryless ones of the law never ends: with requests of such a length in
-the core, the same model has an endless backlog of decodes.
+A decode length below 0 that is not among the kinds of the law never ends: with requests of such a length in the core,
+the same model has an endless backlog of decodes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import attrs
 
 from queuetheory_llm.errors import InfeasibleRequest, InvalidInput
-from queuetheory_llm.model.chances import RequestLaw, binomial_law
+from queuetheory_llm.model.chances import DecodeKind, RequestLaw, binomial_law
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.schedulers.array_rule import ArrayRule
 from queuetheory_llm.schedulers.limits import BrokenLimit, checked_tokens, refusal, require_batch
@@ -129,7 +130,7 @@ class Outcomes:
     @cached_property
     def alike(self) -> bool:
         """Whether nothing ever tells two decoding requests apart but their order of arrival or service."""
-        return {decode for (_, decode), _ in self.lengths} == {-1}
+        return {decode for (_, decode), _ in self.lengths} == {-1} and self.law.kinds[0].memoryless
 
     def of(self, core: State, unseen: int) -> Iterator[Outcome]:
         """Every outcome of the batch formed with ``unseen`` requests behind ``core``; their chances sum to 1."""
@@ -189,12 +190,13 @@ class Outcomes:
         return batch
 
     def _finishes(self, core: State, batch: Batch) -> Iterator[tuple[float, State]]:
-        """Who of the decodes of memoryless length finishes, with the state then.
+        """What becomes of the decode lengths of a kind that were served, with the state then.
 
-        Served requests that stand next to each other in every order, and decode by one law, are only counted.
+        Served requests of memoryless length that stand next to each other in every order, and decode by one law, are
+        only counted. Of the others each gets a length, for a later batch may serve some of them alone.
         """
         after = core.after(batch)
-        if not self.law.memoryless:
+        if not self.law.kinds:
             yield 1.0, after
             return
         place = _places(core, batch)
@@ -204,19 +206,36 @@ class Outcomes:
         blocks = [
             [position for _, position in block]
             for _, block in groupby(
-                enumerate(drawn), lambda each: (each[1] - each[0], rank[each[1]] - each[0], after.left[each[1]])
+                enumerate(drawn),
+                lambda each: (
+                    after.left[each[1]],
+                    each[1] - each[0],
+                    rank[each[1]] - each[0],
+                    None if self._kind(after.left[each[1]]).memoryless else each[1],
+                ),
             )
         ]
-        laws = [
-            binomial_law(len(block), 1 / float(self.law.memoryless[-1 - after.left[block[0]][1]])) for block in blocks
-        ]
-        for counts in product(*(range(len(law)) for law in laws)):
+        for each in product(*(self._drawn(block, after) for block in blocks)):
             share = 1.0
-            for law, count in zip(laws, counts, strict=True):
-                share *= float(law[count])
-            ended = {position for block, count in zip(blocks, counts, strict=True) for position in block[:count]}
+            decodes: dict[int, int] = {}
+            for chance, left in each:
+                share *= chance
+                decodes.update(left)
             if share:
-                yield share, _without(after, ended)
+                yield share, _decoded(after, decodes)
+
+    def _kind(self, left: Left) -> DecodeKind:
+        """The kind of a decode length that is not known."""
+        return self.law.kinds[-1 - left[1]]
+
+    def _drawn(self, block: list[int], after: State) -> list[tuple[float, dict[int, int]]]:
+        """The ways in which a block of served decodes goes on: the chance, and decode tokens left where they change."""
+        kind = self._kind(after.left[block[0]])
+        if kind.memoryless:
+            law = binomial_law(len(block), 1 / float(kind.mean)).tolist()
+            return [(chance, dict.fromkeys(block[:count], 0)) for count, chance in enumerate(law)]
+        pairs = zip(kind.values, kind.chances, strict=True)
+        return [(chance, dict.fromkeys(block, value - 1)) for value, chance in pairs]
 
     def canonical(self, state: State, unseen: int) -> tuple[State, int]:
         """The same for every state that the rule and its future cannot tell from this one.
@@ -252,11 +271,11 @@ def _places(core: State, batch: Batch) -> dict[int, int]:
     return {old: new for new, old in enumerate(kept)}
 
 
-def _without(state: State, gone: set[int]) -> State:
-    """The state without some of its requests."""
-    kept = [position for position in range(len(state.left)) if position not in gone]
+def _decoded(state: State, decodes: dict[int, int]) -> State:
+    """The state with other decode tokens left of some decodes; those with none are gone."""
+    kept = [position for position in range(len(state.left)) if decodes.get(position) != 0]
     moved = {old: new for new, old in enumerate(kept)}
     return State(
-        tuple(state.left[position] for position in kept),
+        tuple((0, decodes[position]) if position in decodes else state.left[position] for position in kept),
         tuple(moved[position] for position in state.running if position in moved),
     )

@@ -7,7 +7,9 @@ all that batches do, and an arrival is a step along a line. Nothing is kept for 
 The lines are cut at a level N of the *size*: every request counted with the tokens left of it, but with no more than
 the mean m of all requests, and with m while it is unseen. A batch never raises the size, an arrival raises it by m, so
 the states within N are closed but for the arrivals that do not fit: those are refused. Where all requests are alike the
-size is the token backlog; a memoryless length counts with its mean.
+size is the token backlog; a memoryless length counts with its mean, which stays the same while it lasts. Any other
+decode length that is not drawn yet counts with its largest value, for the expected tokens left may rise when it is
+drawn, and a size must not. V, the expected token backlog, has its mean.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class Sizes:
 
     def __attrs_post_init__(self) -> None:
         """The parts that make the means whole where they are simple fractions."""
-        exact = [Fraction(self.law.mean_tokens), *self.law.memoryless]
+        exact = [Fraction(mean) for mean in (self.law.mean_tokens, *(kind.bound for kind in self.law.kinds))]
         means = [mean.limit_denominator(_FINEST) for mean in exact]
         parts = lcm(*(mean.denominator for mean in means))
         object.__setattr__(self, "parts", parts if parts <= _FINEST else _FINEST)
@@ -59,11 +61,13 @@ class Sizes:
     def tokens(self, left: Left) -> float:
         """Expected tokens left of a request looked at."""
         prefill, decode = left
-        return prefill + (decode if decode >= 0 else float(self.law.memoryless[-1 - decode]))
+        return prefill + (decode if decode >= 0 else float(self.law.kinds[-1 - decode].mean))
 
     def size(self, left: Left) -> int:
-        """Size of a request looked at, in parts."""
-        return min(self.whole, round(self.tokens(left) * self.parts))
+        """Size of a request looked at, in parts: no less than whatever may become of it."""
+        prefill, decode = left
+        most = prefill + (decode if decode >= 0 else self.law.kinds[-1 - decode].bound)
+        return min(self.whole, round(most * self.parts))
 
     def room(self, core: State, level: float) -> int:
         """W: unseen requests that fit behind the core; below 0 where the core itself does not fit."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from itertools import product
+from itertools import groupby, product
 
 import attrs
 import numpy as np
@@ -37,7 +37,8 @@ from queuetheory_llm.model.workload import Workload
 
 _NEGLIGIBLE = 1e-18  # of a count of arrivals or departures
 _MOST_AT_ONCE = 10**6  # requests
-_WIDEST = 100  # times the entries allowed: values of one law that are looked at
+_WIDEST = 100  # times the entries allowed: values of one law, or of one of kinds, that are looked at
+_ROUNDING = 1e-12  # of the probabilities of one law
 
 
 # ------------------------------------------------------------------------------------------------- numbers of requests
@@ -125,6 +126,38 @@ def count_law(per_slot: CountLaw) -> Floats:
 # ------------------------------------------------------------------------------------------------ lengths of a request
 
 
+@attrs.frozen(kw_only=True)
+class DecodeKind:
+    """The law of a decode length of at least one token that is not drawn with the prompt.
+
+    No rule sees a decode length, so a chain may draw it when its first token is served. A geometric length has no
+    memory, and need never be drawn: whether it goes on is, after each of its tokens.
+
+    Attributes
+    ----------
+    mean : Fraction or float
+        Tokens.
+    values : tuple of int
+        Ascending, from 1 on, at least two; none stand for the geometric law.
+    chances : tuple of float
+        Of the values; positive, with sum 1.
+    """
+
+    mean: Fraction | float
+    values: tuple[int, ...] = ()
+    chances: tuple[float, ...] = ()
+
+    @property
+    def memoryless(self) -> bool:
+        """Whether it is geometric."""
+        return not self.values
+
+    @property
+    def bound(self) -> float:
+        """What the expected tokens left never exceed while the request lasts: the largest value, or the mean."""
+        return float(self.values[-1] if self.values else self.mean)
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class RequestLaw:
     """The joint law of one request's (prefill, decode) tokens on finitely many entries.
@@ -132,12 +165,12 @@ class RequestLaw:
     Attributes
     ----------
     prefill, decode : int64 arrays of shape (n,)
-        Tokens of entry i, sorted by (prefill, decode), no two alike. ``decode[i] < 0`` stands for a geometric decode
-        length of mean ``memoryless[-1 - decode[i]]`` tokens: it has no memory, so a chain need not carry its age.
+        Tokens of entry i, sorted by (prefill, decode), no two alike. ``decode[i] < 0`` stands for a decode length of
+        ``kinds[-1 - decode[i]]``, independent of all else.
     chance : float64 array of shape (n,)
         Positive, with sum 1.
-    memoryless : tuple of Fraction
-        Means above 1, increasing.
+    kinds : tuple of DecodeKind
+        The memoryless ones first, by their means.
     cut : float
         Probability of the requests that were cut off, 0 where every law is bounded or kept memoryless.
     """
@@ -145,7 +178,7 @@ class RequestLaw:
     prefill: Counts
     decode: Counts
     chance: Floats
-    memoryless: tuple[Fraction, ...] = ()
+    kinds: tuple[DecodeKind, ...] = ()
     cut: float = 0.0
 
     @property
@@ -158,7 +191,7 @@ class RequestLaw:
         """Mean decode tokens of this law, that is after cutting."""
         tokens = self.decode.astype(np.float64)
         kept = self.decode < 0
-        tokens[kept] = np.array([float(mean) for mean in self.memoryless])[-1 - self.decode[kept]]
+        tokens[kept] = np.array([float(kind.mean) for kind in self.kinds])[-1 - self.decode[kept]]
         return float(self.chance @ tokens)
 
     @property
@@ -167,7 +200,9 @@ class RequestLaw:
         return self.mean_prefill + self.mean_decode
 
 
-def request_law(lengths: RequestLengths, *, memoryless: bool, tail: float | None = None, most: int = 400) -> RequestLaw:
+def request_law(
+    lengths: RequestLengths, *, memoryless: bool, late: bool = False, tail: float | None = None, most: int = 400
+) -> RequestLaw:
     """The law of one request's lengths, entry by entry.
 
     Parameters
@@ -176,11 +211,14 @@ def request_law(lengths: RequestLengths, *, memoryless: bool, tail: float | None
         A workload is the mixture of its classes.
     memoryless : bool
         Keep a geometric decode length that is independent of the prompt as one entry for each prompt.
+    late : bool
+        Keep the other decode lengths of at least one token as one entry for each prompt too, where they have several
+        values given the prompt.
     tail : float, optional
         An unbounded law is cut at the first value that it exceeds with at most this probability, and what is left of
         it is divided by its sum. Without it, such a law is refused.
     most : int
-        Most entries.
+        Most entries, and most values of a kind.
 
     Raises
     ------
@@ -194,8 +232,11 @@ def request_law(lengths: RequestLengths, *, memoryless: bool, tail: float | None
     Examples
     --------
     >>> law = request_law(IndependentLengths(2, Geometric(mean=3)), memoryless=True)
-    >>> law.prefill.tolist(), law.decode.tolist(), law.memoryless, law.mean_decode
-    ([2], [-1], (Fraction(3, 1),), 3.0)
+    >>> law.prefill.tolist(), law.decode.tolist(), law.kinds[0].mean
+    ([2], [-1], Fraction(3, 1))
+    >>> law = request_law(IndependentLengths(2, Uniform(low=0, high=2)), memoryless=True, late=True)
+    >>> law.decode.tolist(), law.kinds[0].values, law.kinds[0].chances, law.mean_decode
+    ([-1, 0], (1, 2), (0.5, 0.5), 1.0)
     """
     classes = list(_classes(lengths))
     means = sorted({mean for _, each, _ in classes if (mean := _memoryless_mean(each))}) if memoryless else []
@@ -203,21 +244,53 @@ def request_law(lengths: RequestLengths, *, memoryless: bool, tail: float | None
     chances: dict[tuple[int, int], float] = {}
     cut = 0.0
     for where, each, share in classes:
-        entries, lost = _entries(each, means, tail or 0.0, most, where)
+        entries, lost = _entries(each, means, tail or 0.0, (most, _WIDEST * most if late else most), where)
         cut += float(share) * lost
         for pair, chance in entries:
             chances[pair] = chances.get(pair, 0.0) + float(share) * chance
     found = sorted((pair, chance) for pair, chance in chances.items() if chance > 0)
-    if len(found) > most:
+    kinds = [DecodeKind(mean=mean) for mean in means]
+    if late:
+        found = _drawn_late(found, kinds)
+    if max(len(found), *(len(kind.values) for kind in kinds), 0) > most:
         raise _too_many(most)
     weights = np.array([chance for _, chance in found])
     return RequestLaw(
         prefill=np.array([prefill for (prefill, _), _ in found], dtype=np.int64),
         decode=np.array([decode for (_, decode), _ in found], dtype=np.int64),
         chance=weights / weights.sum(),
-        memoryless=tuple(means),
+        kinds=tuple(kinds),
         cut=cut,
     )
+
+
+def _drawn_late(
+    entries: list[tuple[tuple[int, int], float]], kinds: list[DecodeKind]
+) -> list[tuple[tuple[int, int], float]]:
+    """The entries with the decode lengths that have several values put together; their laws are added to ``kinds``."""
+    out = []
+    for prefill, group in groupby(entries, lambda each: each[0][0]):
+        same = list(group)
+        drawn = {decode: chance for (_, decode), chance in same if decode > 0}
+        if len(drawn) < 2:
+            out.extend(same)
+            continue
+        out.extend(each for each in same if each[0][1] <= 0)
+        whole = sum(drawn.values())
+        out.append(((prefill, -1 - _kind(tuple(drawn), np.array(list(drawn.values())) / whole, kinds)), whole))
+    return sorted(out)
+
+
+def _kind(values: tuple[int, ...], chances: Floats, kinds: list[DecodeKind]) -> int:
+    """Index of the kind of this law, which is added where it is new; laws that differ by rounding alone are the same.
+
+    A prompt with another probability leaves other rounding errors in the same law.
+    """
+    for index, kind in enumerate(kinds):
+        if kind.values == values and np.allclose(kind.chances, chances, rtol=_ROUNDING, atol=0):
+            return index
+    kinds.append(DecodeKind(mean=float(chances @ values), values=values, chances=tuple(chances.tolist())))
+    return len(kinds) - 1
 
 
 def memoryless_decode(lengths: RequestLengths) -> Fraction | None:
@@ -266,13 +339,17 @@ def _require_tail(
 
 
 def _entries(
-    lengths: RequestLengths, means: list[Fraction], tail: float, most: int, where: str
+    lengths: RequestLengths, means: list[Fraction], tail: float, limits: tuple[int, int], where: str
 ) -> tuple[Iterable[tuple[tuple[int, int], float]], float]:
-    """((prefill, decode), chance) of one class, summing to 1, and the probability that was cut off."""
+    """((prefill, decode), chance) of one class, summing to 1, and the probability that was cut off.
+
+    ``limits`` are those of the values of one length and of the pairs.
+    """
+    most, pairs_most = limits
     if isinstance(lengths, ObservedLengths):
         rows, counts = np.unique(np.stack([lengths.prefill, lengths.decode]), axis=1, return_counts=True)
-        if len(counts) > most:
-            raise _too_many(most, where)
+        if len(counts) > pairs_most:
+            raise _too_many(pairs_most, where)
         return zip(map(tuple, rows.T.tolist()), (counts / counts.sum()).tolist(), strict=True), 0.0
     if not isinstance(lengths, IndependentLengths):
         raise NotConverged(f"{where}{type(lengths).__name__}: its values are not known; measure by simulation")
@@ -281,8 +358,8 @@ def _entries(
         decodes, decodes_cut = [(-1 - means.index(mean), 1.0)], 0.0
     else:
         decodes, decodes_cut = _values(lengths.decode, tail, most, where)
-    if len(prompts) * len(decodes) > most + 1:  # 0 + 0 may be dropped
-        raise _too_many(most, where)
+    if len(prompts) * len(decodes) > pairs_most + 1:  # 0 + 0 may be dropped
+        raise _too_many(pairs_most, where)
     pairs = [((v, w), p * q) for (v, p), (w, q) in product(prompts, decodes) if (v, w) != (0, 0)]
     total = sum(chance for _, chance in pairs)
     drawn = 1 - float(lengths.prefill.zero * lengths.decode.zero)  # 0 + 0 tokens is drawn again

@@ -20,19 +20,19 @@ from queuetheory_llm.model.arrivals import PoissonArrivals, SlottedArrivals
 from queuetheory_llm.model.batch_time import Staircase
 from queuetheory_llm.model.chances import request_law
 from queuetheory_llm.model.engine import Engine
-from queuetheory_llm.model.lengths import Constant, Empirical, Geometric, IndependentLengths, Uniform
+from queuetheory_llm.model.lengths import Constant, Empirical, Geometric, IndependentLengths, ObservedLengths, Uniform
 from queuetheory_llm.model.workload import RequestClass, Workload
 from queuetheory_llm.schedulers.registry import SCHEDULERS, parse_scheduler
 from queuetheory_llm.schedulers.state import State
 
-SYSTEMS_OF_A_RULE = 80
+SYSTEMS_OF_A_RULE = 100
 MANY = Limits(10**6, 10**6)
 FEW = Limits(10**6, 200)  # moves that plain Python is asked for
 DRAWS = 300  # lengths that may be drawn for it at once, where nothing stays hidden
 
 
-def some_values(rng, least, longest):
-    kind = rng.choice(["constant", "constant", "uniform", "empirical"])
+def some_values(rng, least, longest, kinds=("constant", "constant", "uniform", "empirical")):
+    kind = rng.choice(kinds)
     if kind == "constant" or least == longest:
         return Constant(rng.randint(least, longest))
     if kind == "uniform":
@@ -43,12 +43,15 @@ def some_values(rng, least, longest):
 
 
 def some_class(rng, longest):
-    """One class; decodes are memoryless in two of five, prompts may be empty in two of five."""
+    """One class; decodes are memoryless in two of five, prompts may be empty in two of five; few are dependent."""
+    if rng.random() < 0.1:
+        return ObservedLengths([1, 1, longest, longest], [1, rng.randint(2, 3), rng.randint(0, 1), rng.randint(2, 3)])
     prompts = rng.choice(["zero", "some", "any", "some", "some"])
     prefill = Constant(0) if prompts == "zero" else some_values(rng, 0 if prompts == "any" else 1, longest)
     if rng.random() < 0.4:
         return IndependentLengths(prefill, Geometric(mean=rng.choice([Fraction(3, 2), 2, Fraction(7, 3), 5])))
-    return IndependentLengths(prefill, some_values(rng, 0 if prompts == "some" else 1, rng.choice([1, 2, 4])))
+    decode = some_values(rng, 0 if prompts == "some" else 1, rng.choice([1, 2, 4, 4]), ("constant", "uniform", "empirical"))
+    return IndependentLengths(prefill, decode)
 
 
 def some_chain(rng, name):
@@ -61,7 +64,7 @@ def some_chain(rng, name):
         RequestClass(lengths=some_class(rng, longest), weight=rng.randint(1, 3), name=f"class {i}")
         for i in range(rng.choice([1, 1, 2]))
     ]
-    law = request_law(Workload(classes=classes), memoryless=True)
+    law = request_law(Workload(classes=classes), memoryless=True, late=rng.random() < 0.8)
     outcomes = Outcomes(engine=engine, scheduler=rule, law=law)
     arrivals = rng.choice([PoissonArrivals(rate=1), SlottedArrivals(slot="1 s", law="bernoulli", mean="0.5")])
     requests = rng.choice([4, 8, 16])
@@ -70,9 +73,23 @@ def some_chain(rng, name):
     return outcomes, arrivals, requests * law.mean_tokens
 
 
+def first_tokens(outcomes, space):
+    """Most lengths that are drawn after one batch."""
+    kinds = outcomes.law.kinds
+    waiting = {-1 - i for i, kind in enumerate(kinds) if not kind.memoryless}
+    most = 0
+    for core in space.cores:
+        if sum(left in {(0, code) for code in waiting} for left in core.left) > 1:
+            batch = outcomes.scheduler.form(core.view(outcomes.engine.b_max, outcomes.engine.k_max))
+            most = max(most, sum(core.left[position][1] in waiting for position in batch.decode))
+    return most
+
+
 def covered(outcomes, space):
     """What there is about a chain that a fault could hide behind."""
     rule, law = outcomes.scheduler, outcomes.law
+    memoryless = sum(kind.memoryless for kind in law.kinds)
+    late = len(law.kinds) - memoryless
     return {
         "mixed": rule.mixed,
         "not mixed": not rule.mixed,
@@ -83,9 +100,18 @@ def covered(outcomes, space):
         "k_max": outcomes.engine.slots < rule.budget(outcomes.engine.b_max),
         "one length": law.chance.size == 1,
         "many lengths": law.chance.size > 3,
-        "memoryless": bool(law.memoryless),
-        "two memoryless": len(law.memoryless) == 2,
-        "memoryless and not": bool(law.memoryless) and law.decode.max() > 0,
+        "memoryless": memoryless > 0,
+        "two memoryless": memoryless == 2,
+        "memoryless and known": memoryless > 0 and law.decode.max() > 0,
+        "late": late > 0,
+        "two late": late > 1,
+        "late alone": late == 1 == law.chance.size,
+        "late and known": late > 0 and law.decode.max() > 0,
+        "late and no decode": late > 0 and law.decode.max() == 0,
+        "late and memoryless": late > 0 and memoryless > 0,
+        "late, seats": late > 0 and outcomes.seated,
+        "late, phases": late > 0 and outcomes.phased,
+        "late, several at once": late > 0 and first_tokens(outcomes, space) > 1,
         "no prompts": law.prefill.max() == 0,
         "no prompts, many": law.prefill.max() == 0 and law.chance.size > 1,
         "some prompts empty": law.prefill.min() == 0 < law.prefill.max(),

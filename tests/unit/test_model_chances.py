@@ -10,6 +10,7 @@ from scipy import stats
 from queuetheory_llm.errors import AssumptionViolated, InvalidInput, InvalidModel, NotConverged
 from queuetheory_llm.model.arrivals import BatchCount, DeterministicArrivals, PoissonArrivals, SlottedArrivals
 from queuetheory_llm.model.chances import (
+    DecodeKind,
     arrivals_law,
     binomial_law,
     count_law,
@@ -123,9 +124,9 @@ class TestRequests:
         ],
         ids=lambda each: repr(each)[:60],
     )
-    @pytest.mark.parametrize("memoryless", [False, True])
-    def test_it_is_a_law_with_the_means_of_the_lengths(self, lengths, memoryless):
-        law = request_law(lengths, memoryless=memoryless, tail=1e-14)
+    @pytest.mark.parametrize(("memoryless", "late"), [(False, False), (True, False), (True, True)])
+    def test_it_is_a_law_with_the_means_of_the_lengths(self, lengths, memoryless, late):
+        law = request_law(lengths, memoryless=memoryless, late=late, tail=1e-14)
         assert law.chance.sum() == pytest.approx(1, abs=1e-14)
         assert (law.chance > 0).all()
         assert law.prefill.dtype == law.decode.dtype == np.int64
@@ -152,14 +153,43 @@ class TestRequests:
         law = request_law(
             mixture(half, IndependentLengths(2, Geometric(mean=3)), IndependentLengths(2, 7)), memoryless=True
         )
-        assert law.memoryless == (3, 5)
+        assert law.kinds == (DecodeKind(mean=Fraction(3)), DecodeKind(mean=Fraction(5)))
         assert entries(law) == pytest.approx({(1, -2): 1 / 12, (2, -2): 1 / 12, (2, -1): 1 / 3, (2, 7): 1 / 2})
         assert law.mean_decode == pytest.approx(5 / 6 + 1 + 7 / 2)
         assert law.cut == 0
 
     def test_a_geometric_length_of_mean_one_is_constant(self):
         law = request_law(IndependentLengths(2, Geometric(mean=1)), memoryless=True)
-        assert (entries(law), law.memoryless) == ({(2, 1): 1.0}, ())
+        assert (entries(law), law.kinds) == ({(2, 1): 1.0}, ())
+
+    def test_lengths_drawn_late_are_one_kind_for_all_prompts_of_a_pair(self):
+        prompts = Empirical(values=[1, 2, 4], weights=["1/3", "1/7", "11/21"])
+        lengths = IndependentLengths(prompts, Empirical(values=[0, 1, 2, 5], weights=[1, 1, 3, 1]))
+        law = request_law(lengths, memoryless=True, late=True)
+        (kind,) = law.kinds
+        assert kind.values == (1, 2, 5)
+        assert kind.chances == pytest.approx((1 / 5, 3 / 5, 1 / 5))
+        assert (kind.mean, kind.bound, kind.memoryless) == (pytest.approx(12 / 5), 5, False)
+        parts = {1: 1 / 3, 2: 1 / 7, 4: 11 / 21}
+        expected = {(p, code): part * q for p, part in parts.items() for code, q in ((-1, 5 / 6), (0, 1 / 6))}
+        assert entries(law) == pytest.approx(expected)
+
+    def test_kinds_are_the_laws_given_the_prompt(self):
+        """Two classes with one prompt are one law; one value is known; a memoryless length is not mixed in."""
+        law = request_law(
+            mixture(IndependentLengths(Uniform(low=1, high=2), 3), IndependentLengths(2, Uniform(low=2, high=3)),
+                    IndependentLengths(2, Geometric(mean=5))), memoryless=True, late=True)  # fmt: skip
+        assert entries(law) == pytest.approx({(1, 3): 1 / 12, (2, -1): 1 / 2, (2, -2): 5 / 12})
+        assert law.kinds[0] == DecodeKind(mean=Fraction(5))
+        assert law.kinds[1].values == (2, 3)
+        assert law.kinds[1].chances == pytest.approx((2 / 5, 3 / 5))
+
+    def test_kinds_of_observed_lengths(self):
+        rows = ObservedLengths([1, 1, 2, 2, 3, 3, 4, 5], [1, 2, 1, 2, 1, 3, 7, 0])
+        law = request_law(rows, memoryless=True, late=True)
+        assert [kind.values for kind in law.kinds] == [(1, 2), (1, 3)]
+        expected = {(1, -1): 1 / 4, (2, -1): 1 / 4, (3, -2): 1 / 4, (4, 7): 1 / 8, (5, 0): 1 / 8}
+        assert entries(law) == pytest.approx(expected)
 
     @pytest.mark.parametrize("tail", [1e-3, 1e-9])
     def test_the_cut_is_at_the_first_value_beyond_which_less_is_left(self, tail):
@@ -216,6 +246,13 @@ class TestRequests:
         assert len(request_law(lengths, memoryless=False, most=440).chance) == 440
         with pytest.raises(NotConverged):
             request_law(lengths, memoryless=False, most=439)
+
+    def test_kinds_count_once_for_all_prompts(self):
+        lengths = IndependentLengths(Uniform(low=1, high=20), Uniform(low=1, high=20))
+        assert len(request_law(lengths, memoryless=True, late=True, most=20).chance) == 20
+        for most in (Uniform(low=1, high=21), 1), (1, Uniform(low=1, high=21)):
+            with pytest.raises(NotConverged, match="more than 20 values"):
+                request_law(IndependentLengths(*most), memoryless=True, late=True, most=20)
 
 
 def test_memoryless_means_geometric_of_one_mean():
