@@ -38,19 +38,24 @@ def some_values(rng, least, longest, kinds=("constant", "constant", "uniform", "
     if kind == "uniform":
         low = rng.randint(least, longest)
         return Uniform(low=low, high=min(longest, low + rng.randint(0, 2)))
-    values = rng.sample(range(least, longest + 1), min(2, longest - least + 1))
+    values = rng.sample(range(least, longest + 1), min(rng.choice([2, 3]), longest - least + 1))
     return Empirical(values=values, weights=[rng.randint(1, 4) for _ in values])
 
 
-def some_class(rng, longest):
-    """One class; decodes are memoryless in two of five, prompts may be empty in two of five; few are dependent."""
-    if rng.random() < 0.1:
+def some_class(rng, longest, empty):
+    """One class; decodes are memoryless in two of five, prompts may be empty in two of five; few are dependent.
+
+    With ``empty`` there are no prompts at all.
+    """
+    if not empty and rng.random() < 0.1:
         return ObservedLengths([1, 1, longest, longest], [1, rng.randint(2, 3), rng.randint(0, 1), rng.randint(2, 3)])
-    prompts = rng.choice(["zero", "some", "any", "some", "some"])
+    prompts = "zero" if empty else rng.choice(["zero", "some", "any", "some", "some"])
     prefill = Constant(0) if prompts == "zero" else some_values(rng, 0 if prompts == "any" else 1, longest)
     if rng.random() < 0.4:
         return IndependentLengths(prefill, Geometric(mean=rng.choice([Fraction(3, 2), 2, Fraction(7, 3), 5])))
-    decode = some_values(rng, 0 if prompts == "some" else 1, rng.choice([1, 2, 4, 4]), ("constant", "uniform", "empirical"))
+    decode = some_values(
+        rng, 0 if prompts == "some" else 1, rng.choice([1, 2, 4, 4]), ("constant", "uniform", "empirical")
+    )
     return IndependentLengths(prefill, decode)
 
 
@@ -60,8 +65,9 @@ def some_chain(rng, name):
     engine = Engine(batch_time=some_law(rng, b_max), b_max=b_max, k_max=rng.choice([None, None, 1, 2, 3, 5]))
     rule = some_rule(rng, name)
     longest = min(rule.longest_prompt(b_max) or 7, rng.choice([2, 4, 7]))
+    empty = rng.random() < 0.15
     classes = [
-        RequestClass(lengths=some_class(rng, longest), weight=rng.randint(1, 3), name=f"class {i}")
+        RequestClass(lengths=some_class(rng, longest, empty), weight=rng.randint(1, 3), name=f"class {i}")
         for i in range(rng.choice([1, 1, 2]))
     ]
     law = request_law(Workload(classes=classes), memoryless=True, late=rng.random() < 0.8)
@@ -120,6 +126,13 @@ def covered(outcomes, space):
         "cores": len(space.cores) > 10,
         "alike from the second": bool((space.moves.low[space.moves.low < space.moves.high] > 1).any()),
     }
+
+
+def assert_closed(space):
+    """No batch leads beyond the level: only arrivals are refused there."""
+    moves = space.moves
+    assert (space.room >= 0).all()
+    assert (moves.high - moves.taken <= space.room[moves.target]).all()
 
 
 def assert_same(ours, theirs):

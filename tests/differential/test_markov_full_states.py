@@ -55,6 +55,7 @@ LENGTHS = [
     {"prefill": qt.Uniform(low=1, high=2), "decode": qt.Uniform(low=0, high=1)},
     {"prefill": qt.Empirical(values=[1, 3]), "decode": 1},
     {"prefill": 0, "decode": qt.Uniform(low=1, high=3)},
+    {"prefill": 1, "decode": qt.Empirical(values=[1, 3])},
     {"prefill": qt.Uniform(low=0, high=1), "decode": qt.Uniform(low=1, high=2)},
     {"prefill": 1, "decode": qt.Geometric(mean="3/2")},
 ]
