@@ -12,7 +12,7 @@ from queuetheory_llm.schedulers.registry import parse_scheduler
 
 
 def chain_of(engine, rule, workload, level):
-    law = request_law(workload, memoryless=True)
+    law = request_law(workload, memoryless=True, late=True)
     outcomes = Outcomes(engine=engine, scheduler=parse_scheduler(rule), law=law)
     space = explore(outcomes, workload.arrivals, level, Limits(10**6, 10**6))
     return Rewards(operator=Operator(space), arrivals=workload.arrivals, law=law)

@@ -31,7 +31,7 @@ def chain(rule, b_max, workload, level, batch_time=SLOT, k_max=None):
     outcomes = Outcomes(
         engine=qt.Engine(batch_time=batch_time, b_max=b_max, k_max=k_max),
         scheduler=parse_scheduler(rule),
-        law=request_law(workload, memoryless=True),
+        law=request_law(workload, memoryless=True, late=True),
     )
     return Operator(explore(outcomes, workload.arrivals, level, Limits(10**6, 10**6)))
 

@@ -213,7 +213,7 @@ def request_law(
         Keep a geometric decode length that is independent of the prompt as one entry for each prompt.
     late : bool
         Keep the other decode lengths of at least one token as one entry for each prompt too, where they have several
-        values given the prompt.
+        values given the prompt; unless requests past their prompts then differ in no fewer ways than by the values.
     tail : float, optional
         An unbounded law is cut at the first value that it exceeds with at most this probability, and what is left of
         it is divided by its sum. Without it, such a law is refused.
@@ -251,7 +251,7 @@ def request_law(
     found = sorted((pair, chance) for pair, chance in chances.items() if chance > 0)
     kinds = [DecodeKind(mean=mean) for mean in means]
     if late:
-        found = _drawn_late(found, kinds)
+        found, kinds = _drawn_late(found, kinds)
     if max(len(found), *(len(kind.values) for kind in kinds), 0) > most:
         raise _too_many(most)
     weights = np.array([chance for _, chance in found])
@@ -265,10 +265,13 @@ def request_law(
 
 
 def _drawn_late(
-    entries: list[tuple[tuple[int, int], float]], kinds: list[DecodeKind]
-) -> list[tuple[tuple[int, int], float]]:
-    """The entries with the decode lengths that have several values put together; their laws are added to ``kinds``."""
-    out = []
+    entries: list[tuple[tuple[int, int], float]], memoryless: list[DecodeKind]
+) -> tuple[list[tuple[tuple[int, int], float]], list[DecodeKind]]:
+    """The entries with the decode lengths that have several values put together, and all kinds.
+
+    Where prompts and decodes depend on each other there may be as many laws as values, and nothing is gained.
+    """
+    out, kinds = [], memoryless.copy()
     for prefill, group in groupby(entries, lambda each: each[0][0]):
         same = list(group)
         drawn = {decode: chance for (_, decode), chance in same if decode > 0}
@@ -278,7 +281,9 @@ def _drawn_late(
         out.extend(each for each in same if each[0][1] <= 0)
         whole = sum(drawn.values())
         out.append(((prefill, -1 - _kind(tuple(drawn), np.array(list(drawn.values())) / whole, kinds)), whole))
-    return sorted(out)
+    if len({decode for (_, decode), _ in out}) < len({decode for (_, decode), _ in entries}):
+        return sorted(out), kinds
+    return entries, memoryless
 
 
 def _kind(values: tuple[int, ...], chances: Floats, kinds: list[DecodeKind]) -> int:

@@ -25,7 +25,7 @@ from queuetheory_llm.model.workload import RequestClass, Workload
 from queuetheory_llm.schedulers.registry import SCHEDULERS, parse_scheduler
 from queuetheory_llm.schedulers.state import State
 
-SYSTEMS_OF_A_RULE = 100
+SYSTEMS_OF_A_RULE = 110
 MANY = Limits(10**6, 10**6)
 FEW = Limits(10**6, 200)  # moves that plain Python is asked for
 DRAWS = 300  # lengths that may be drawn for it at once, where nothing stays hidden

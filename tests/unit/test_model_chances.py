@@ -177,12 +177,17 @@ class TestRequests:
     def test_kinds_are_the_laws_given_the_prompt(self):
         """Two classes with one prompt are one law; one value is known; a memoryless length is not mixed in."""
         law = request_law(
-            mixture(IndependentLengths(Uniform(low=1, high=2), 3), IndependentLengths(2, Uniform(low=2, high=3)),
+            mixture(IndependentLengths(Uniform(low=1, high=2), 3), IndependentLengths(2, Uniform(low=2, high=5)),
                     IndependentLengths(2, Geometric(mean=5))), memoryless=True, late=True)  # fmt: skip
         assert entries(law) == pytest.approx({(1, 3): 1 / 12, (2, -1): 1 / 2, (2, -2): 5 / 12})
         assert law.kinds[0] == DecodeKind(mean=Fraction(5))
-        assert law.kinds[1].values == (2, 3)
-        assert law.kinds[1].chances == pytest.approx((2 / 5, 3 / 5))
+        assert law.kinds[1].values == (2, 3, 4, 5)
+        assert law.kinds[1].chances == pytest.approx((1 / 5, 2 / 5, 1 / 5, 1 / 5))
+
+    def test_as_many_kinds_as_values_are_none(self):
+        rows = ObservedLengths([1, 1, 2, 2, 3], [1, 3, 1, 2, 1])
+        assert request_law(rows, memoryless=True, late=True).kinds == ()
+        assert len(entries(request_law(rows, memoryless=True, late=True))) == 5
 
     def test_kinds_of_observed_lengths(self):
         rows = ObservedLengths([1, 1, 2, 2, 3, 3, 4, 5], [1, 2, 1, 2, 1, 3, 7, 0])
