@@ -682,7 +682,7 @@ def _rule(outcomes: Outcomes, endless: bool) -> Rule:
 def _lengths(outcomes: Outcomes, sizes: Sizes, level: float) -> Lengths:
     law = outcomes.law
     parts = round(level * sizes.parts)
-    least = min((sizes.size((0, -1 - i)) for i, kind in enumerate(law.kinds) if kind.memoryless), default=parts)
+    least = min((sizes.size((0, -1 - i)) for i, kind in enumerate(law.kinds) if kind.memoryless), default=1)
     most = max(1, min(outcomes.engine.slots, parts // least))  # decodes of one memoryless kind in a batch
     laws = [_laws(kind, most) for kind in law.kinds]
     ends = np.cumsum([0, *(each.size for row in laws for each in row)])

@@ -35,7 +35,7 @@ def built(level):
 rule, engine, prefill, decode, rate, level = eval(sys.argv[1])
 solved = sys.argv[2] == "solve"
 workload = Workload.of(prefill=prefill, decode=decode, arrivals=PoissonArrivals(rate=rate))
-law = request_law(workload, memoryless=True, late=True)
+law = request_law(workload, memoryless=True)
 outcomes = Outcomes(engine=engine, scheduler=parse_scheduler(rule), law=law)
 stationary(Operator(built(level / 2)[0]))
 before = peak()
