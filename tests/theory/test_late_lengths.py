@@ -83,3 +83,17 @@ def test_a_queue_past_its_prompts_is_only_counted(rule, more):
     outcomes = Outcomes(engine=engine, scheduler=parse_scheduler(rule), law=law)
     cores = [len(explore(outcomes, ARRIVALS, 3 * n, Limits(10**6, 10**6)).cores) for n in range(6, 12)]
     assert set(np.diff(cores)) == {more}
+
+
+@pytest.mark.parametrize("level", [20, 21.3, 22.1])
+@pytest.mark.parametrize("rule", ["orca", "vllm-vanilla", "sarathi"])
+def test_a_length_above_its_mean_stays_within_the_level(rule, level):
+    """One length in ten is 9 tokens, five times the mean: a batch that draws it still refuses nobody."""
+    law = request_law(
+        qt.Workload.of(prefill=1, decode=qt.Empirical(values=[1, 9], weights=[9, 1])), memoryless=True, late=True
+    )
+    engine = qt.Engine(batch_time=ENGINE.batch_time, b_max=3)
+    outcomes = Outcomes(engine=engine, scheduler=parse_scheduler(rule), law=law)
+    space = explore(outcomes, ARRIVALS, level, Limits(10**6, 10**6))
+    assert (space.room >= 0).all()
+    assert (space.moves.high - space.moves.taken <= space.room[space.moves.target]).all()
