@@ -11,8 +11,8 @@ import attrs
 
 from queuetheory_llm.schedulers.policy import Batch, View
 
-#: Prefill and decode tokens left of one request. A decode count below 0 is a memoryless length, which is not counted
-#: down: whether its request goes on after a token is drawn, not known.
+#: Prefill and decode tokens left of one request. A decode count below 0 is a length that is not known: it is not
+#: counted down, and what is left after a token is drawn.
 Left = tuple[int, int]
 
 
