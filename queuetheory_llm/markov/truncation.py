@@ -3,7 +3,7 @@
 With Q the chain cut at N and P the one cut at 2N, let h solve (I - P) h = f - f* T, f* the mean of P over time. Then,
 exactly, the mean of Q differs from f* by the sum over the transitions that Q refuses of pi(s) p (h(where it was put) -
 h(where it led)), over the mean time between boundaries; taking absolute values gives a bound. What P itself refuses is
-estimated with the slope of h at its own level. A small residual of pi is no small error of a mean: it is weighed by h.
+estimated with the slope of h below it. A small residual of pi is no small error of a mean: it is weighed by h.
 The bounds are honest, not rigorous: h is that of P, and what lies beyond 2N is estimated.
 """
 
@@ -36,6 +36,7 @@ _MOST_LEVELS = 40
 _TAIL = (1e-2, 1e-9)  # between these the tail is geometric
 _SPARE = 1e-2  # of the tolerance: share of the requests refused where the bounds are likely to meet it
 _UNBENT = 1e4  # times the refused share: of such a tail the ratio is off by about 1e-4 at most
+_BEYOND = 4  # times the steepest slope of h below a level: the slope that a request refused there is charged with
 _LOOSEST = 1e-6  # residual of h, as a share of the largest cost
 _LEAST_TAIL = 4  # numbers of requests in between
 _STEADY = 1e-2  # relative change of the ratio where the tail counts as geometric
@@ -253,7 +254,8 @@ class Question:
             cost = getattr(larger.rewards, name) - getattr(larger.means, name) * larger.rewards.seconds
             h = equation.solve(cost, tolerance=min(_LOOSEST, self.tolerance / 100))
             refused = inside.refusal_error(law, h.values)[0]
-            refused += 2 * steepest(larger.operator, h.values) * larger.lost
+            # h is about a square in the backlog, and flattened towards the level: beyond it, it is steeper than below.
+            refused += _BEYOND * steepest(larger.operator, h.values) * larger.lost
             rounding = float(residual @ np.abs(inside.restricted(h.values))) + abs(h.mean) + h.weighted
             bounds[name] = (refused + rounding) / cut.means.seconds
         return bounds
@@ -287,11 +289,10 @@ class Question:
 
 
 def steepest(operator: Operator, values: Floats) -> float:
-    """Largest change of a function of the states by one request more, at the ends of the lines."""
-    first = operator.space.first
-    longer = np.flatnonzero(np.diff(first) > 1)
-    last = first[longer + 1] - 1
-    return float(np.abs(values[last] - values[last - 1]).max(initial=0.0))
+    """Largest change of a function of the states by one request more behind a core."""
+    change = np.abs(np.diff(values))
+    change[operator.space.first[1:-1] - 1] = 0.0  # from one line to the next
+    return float(change.max(initial=0.0))
 
 
 @attrs.frozen
