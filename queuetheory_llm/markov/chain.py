@@ -36,7 +36,7 @@ from queuetheory_llm.verdict import Judgement, Verdict
 TOLERANCE = 1e-6
 MEMORY = "2 GB"
 _MOST_LENGTHS = 4_000  # values of the law of one request
-_FEW, _NEAR = 4, 0.95  # requests that the first level holds, and loads beyond which it holds no more
+_FEW, _NEAR = 4, 0.8  # requests that the first level holds, and loads beyond which it holds no more
 
 #: What a mean over time counts, by whether arrivals are slotted.
 COUNTED_AT = {True: "slot start, after arrivals", False: "time"}

@@ -44,8 +44,8 @@ class Limits:
         """
         if states > self.states or moves > self.moves:
             raise NotConverged(
-                f"the chain up to {level:g} tokens has more than {min(states, self.states)} states or "
-                f"{self.moves} moves; give more --memory or a lower --level"
+                f"the chain up to {level:g} tokens has more than {min(states, self.states)} states and "
+                f"{min(moves, self.moves)} moves, which is beyond the memory allowed; give more --memory or a lower --level"
             )
 
 

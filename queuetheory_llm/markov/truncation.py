@@ -23,15 +23,17 @@ from queuetheory_llm.markov.outcomes import Outcomes
 from queuetheory_llm.markov.poisson_equation import Embedding, PoissonEquation
 from queuetheory_llm.markov.reach import reached
 from queuetheory_llm.markov.rewards import Rewards
-from queuetheory_llm.markov.space import Floats
+from queuetheory_llm.markov.space import Floats, Space
 from queuetheory_llm.markov.stationary import Stationary, stationary
 from queuetheory_llm.model.arrivals import Arrivals
 
 #: Called with a sentence about what is going on.
 Told = Callable[[str], None]
 
-#: Bytes that building and solving take at most, for each state and each move.
-STATE_BYTES, MOVE_BYTES = 400, 160
+#: Bytes that an answer takes for each state and each move of the larger chain, the smaller one included (measured).
+STATE_BYTES, MOVE_BYTES = 650, 150
+_ROUGHLY = 1.5  # times the memory: chains that seem larger are not built to find out
+_SMALLER = (16, 8)  # parts of an only level at which states are counted first
 _MOST_LEVELS = 40
 _TAIL = (1e-2, 1e-9)  # between these the tail is geometric
 _SPARE = 1e-2  # of the tolerance: share of the requests refused where the bounds are likely to meet it
@@ -127,6 +129,8 @@ class Truncation:
         Bound on the error of each mean of `MEANS`.
     checked_at : float
         Level of the chain that the bounds come from, tokens.
+    tail : float
+        Largest change of P(more than n requests at a boundary) at the level of the check.
     residual : float
         ||pi - pi P||_1.
     method : str
@@ -140,6 +144,7 @@ class Truncation:
     mass: float
     bounds: dict[str, float]
     checked_at: float
+    tail: float
     residual: float
     method: str
 
@@ -157,7 +162,7 @@ class Question:
     outcomes : Outcomes
     arrivals : Arrivals
     tolerance : float
-        Largest error bound of a mean, as a share of it; of the idle time as it is.
+        Largest error bound of a mean, as a share of it; of the idle time and the tail as they are.
     memory : int
         Bytes.
     told : callable, optional
@@ -179,11 +184,6 @@ class Question:
         if self.told is not None:
             self.told(text)
 
-    @property
-    def limits(self) -> Limits:
-        """Half the memory for each of states and moves."""
-        return Limits(states=self.memory // (2 * STATE_BYTES), moves=self.memory // (2 * MOVE_BYTES))
-
     def answer(self, first: float, *, only: bool = False) -> tuple[Cut, Truncation]:
         """The chain cut where the bounds are within the tolerance: levels from ``first`` tokens on, doubled until then.
 
@@ -198,48 +198,76 @@ class Question:
         NotConverged
             If no level within the memory does it; says which one would.
         """
-        found = [self.cut(first, None)]
+        steps = self._smaller(first) if only else []
+        cut = self.cut(first, steps)
+        steps.append(_Step.of(cut))
         for _ in range(_MOST_LEVELS):
-            cut = found[-1]
             try:
-                larger = self.cut(2 * cut.level, found)
+                larger = self.cut(2 * cut.level, steps)
             except NotConverged as error:
-                raise NotConverged(f"{error}; {self._needed(found)}") from None
+                raise NotConverged(f"{error}; {self._needed(steps)}") from None
             # A share of the requests that is refused changes the means by about that share, at the very least.
             if cut.lost_share <= self.tolerance:
                 bounds = self._bounds(cut, larger)
-                if self._within(bounds, cut.means):
-                    return cut, _truncation(cut, larger, bounds)
-            found.append(larger)
+                tail = tail_change(cut, larger)
+                if tail <= self.tolerance and self._within(bounds, cut.means):
+                    return cut, _truncation(cut, larger, bounds, tail)
+            cut = larger
+            steps.append(_Step.of(cut))
             if only:
                 break
         raise NotConverged(
-            f"cut at {found[0].level:g} tokens the means are not known to {self.tolerance:g} of themselves; "
-            f"{self._needed(found)}"
+            f"cut at {first:g} tokens the means and the tail are not known to {self.tolerance:g}; {self._needed(steps)}"
         )
 
-    def cut(self, level: float, before: Sequence[Cut] | None) -> Cut:
+    def _smaller(self, level: float) -> list[_Step]:
+        """Sizes of smaller chains, to tell what the chain up to the only ``level`` takes before it is built."""
+        parts = [level / part for part in _SMALLER if level / part >= self.mean]
+        return [_Step(level=part, states=len(self._explored(part)), lost_share=None) for part in parts]
+
+    def _explored(self, level: float) -> Space:
+        """The states up to ``level``, or NotConverged where they are more than the memory holds."""
+        limits = Limits(states=self.memory // STATE_BYTES, moves=self.memory // MOVE_BYTES)
+        space = explore(
+            self.outcomes,
+            self.arrivals,
+            level,
+            limits,
+            lambda states: self.tell(f"exploring the states up to {level:g} tokens: {states} so far"),
+        )
+        self._require_memory(level, len(space), len(space.moves))
+        return space
+
+    def cut(self, level: float, before: Sequence[_Step] = ()) -> Cut:
         """The chain cut at ``level`` and solved; refused unbuilt where those ``before`` show that it is too large."""
-        limits = self.limits
         if before:
-            self._require_room(level, before, limits)
+            self._require_room(level, before)
         self.tell(f"exploring the states up to {level:g} tokens")
-        space = reached(explore(self.outcomes, self.arrivals, level, limits))
-        self.tell(f"solving for {len(space)} states")
+        space = reached(self._explored(level))
+        what = f"solving for {len(space)} states up to {level:g} tokens"
+        self.tell(what)
         rewards = Rewards(operator=Operator(space), arrivals=self.arrivals, law=self.outcomes.law)
-        law = stationary(rewards.operator)
+        law = stationary(rewards.operator, progress=lambda _, rest: self.tell(f"{what}: residual {rest:.0e}"))
         mass, lost = rewards.operator.refused(law.law)
         return Cut(rewards=rewards, stationary=law, means=Means.of(rewards, law.law), mass=mass, lost=lost)
 
-    def _require_room(self, level: float, before: Sequence[Cut], limits: Limits) -> None:
-        """States grow like a power of the level."""
-        sizes = [len(cut.operator) for cut in before]
-        growth = sizes[-1] / sizes[-2] if len(sizes) > 1 else 2.0
-        states = sizes[-1] * growth ** np.log2(level / before[-1].level)
-        if states > 1.5 * limits.states:
+    def _require_room(self, level: float, before: Sequence[_Step]) -> None:
+        """Refuse what is beyond the memory by far; states grow like a power of the level."""
+        last = before[-1]
+        growth = 2.0
+        if len(before) > 1:
+            growth = (last.states / before[-2].states) ** (1 / np.log2(last.level / before[-2].level))
+        states = last.states * growth ** np.log2(level / last.level)
+        if states * STATE_BYTES > _ROUGHLY * self.memory:
+            self._require_memory(level, float(f"{states:.2g}"), 0)
+
+    def _require_memory(self, level: float, states: float, moves: int) -> None:
+        """Refuse a chain that takes more than the memory."""
+        needed = states * STATE_BYTES + moves * MOVE_BYTES
+        if needed > self.memory:
             raise NotConverged(
-                f"the chain up to {level:g} tokens has about {states:.2g} states, {states * STATE_BYTES / 1e9:.2g} GB, "
-                f"and half of --memory, {self.memory / 2e9:.2g} GB, is for them; give more"
+                f"the chain up to {level:g} tokens has about {states:.3g} states and takes {needed / 1e9:.2g} GB, more "
+                f"than the {self.memory / 1e9:.2g} GB of --memory"
             )
 
     def _bounds(self, cut: Cut, larger: Cut) -> dict[str, float]:
@@ -252,7 +280,7 @@ class Question:
         bounds = {}
         for name in MEANS:
             cost = getattr(larger.rewards, name) - getattr(larger.means, name) * larger.rewards.seconds
-            h = equation.solve(cost, tolerance=min(_LOOSEST, self.tolerance / 100))
+            h = equation.solve(cost, tolerance=min(_LOOSEST, _SPARE * self.tolerance))
             refused = inside.refusal_error(law, h.values)[0]
             # h is about a square in the backlog, and flattened towards the level: beyond it, it is steeper than below.
             refused += _BEYOND * steepest(larger.operator, h.values) * larger.lost
@@ -267,25 +295,48 @@ class Question:
             for name, bound in bounds.items()
         )
 
-    def _needed(self, found: Sequence[Cut]) -> str:
+    def _needed(self, steps: Sequence[_Step]) -> str:
         """The level that would do, from how the refused share falls with the level."""
-        last = found[-1]
-        if last.lost_share <= self.tolerance * _SPARE:
-            share = f"{last.lost_share:.1g} of the requests"
-            return f"it would check the one up to {last.level:g} tokens, which refuses {share}"
-        if len(found) > 1 and found[-2].lost_share > 0:
-            rate = np.log(found[-2].lost_share / last.lost_share) / (last.level - found[-2].level)
+        solved = [step for step in steps if step.lost_share is not None]
+        if not solved:
+            return "give more, or a lower --level"
+        last, share = solved[-1], solved[-1].lost_share or 0.0
+        if share <= self.tolerance * _SPARE:
+            return f"it would check the one up to {last.level:g} tokens, which refuses {share:.1g} of the requests"
+        if len(solved) > 1:
+            level, refused = solved[-2].level, solved[-2].lost_share or 0.0
         else:
-            law = requests_at_boundaries(last.rewards, last.stationary.law)
-            tail = tail_of(law, last.mass)
-            rate = 0.0 if tail is None else -np.log(tail.decay) / self.mean
-        if rate <= 0:
+            smaller = self.cut(max(self.mean, last.level / 2))
+            level, refused = smaller.level, smaller.lost_share
+        if refused <= share or level == last.level:
             return (
-                f"{last.lost_share:.2g} of the requests is refused there, and it does not fall with the level: the "
-                "system may be unstable, or too near its edge"
+                f"{share:.2g} of the requests is refused at {last.level:g} tokens, no less than at {level:g}: the system "
+                "may be unstable, or too near its edge for levels like these"
             )
-        level = last.level + float(np.log(last.lost_share / (self.tolerance * _SPARE))) / rate
-        return f"a level of about {level:.2g} tokens would do, and one twice as high to check it"
+        rate = float(np.log(refused / share)) / (last.level - level)
+        needed = last.level + float(np.log(share / (self.tolerance * _SPARE))) / rate
+        return f"a level of about {needed:.2g} tokens would do, and one twice as high to check it"
+
+
+@attrs.frozen
+class _Step:
+    """What is kept of a smaller chain: its level, its states and, where it was solved, the share it refuses."""
+
+    level: float
+    states: int
+    lost_share: float | None
+
+    @classmethod
+    def of(cls, cut: Cut) -> _Step:
+        """Of a solved chain."""
+        return cls(level=cut.level, states=len(cut.operator), lost_share=cut.lost_share)
+
+
+def tail_change(cut: Cut, larger: Cut) -> float:
+    """Largest difference of P(N > n), N the requests at boundaries, between two levels."""
+    laws = [requests_at_boundaries(each.rewards, each.stationary.law) for each in (cut, larger)]
+    laws[0] = np.append(laws[0], np.zeros(laws[1].size - laws[0].size))
+    return float(np.abs(np.cumsum(laws[0] - laws[1])).max())
 
 
 def steepest(operator: Operator, values: Floats) -> float:
@@ -328,7 +379,7 @@ def tail_of(law: Floats, mass: float = 0.0) -> Tail | None:
     return Tail(second, int(middle), int(end)) if abs(first - second) <= _STEADY * second else None
 
 
-def _truncation(cut: Cut, larger: Cut, bounds: dict[str, float]) -> Truncation:
+def _truncation(cut: Cut, larger: Cut, bounds: dict[str, float], tail: float) -> Truncation:
     return Truncation(
         level=cut.level,
         states=len(cut.operator),
@@ -337,6 +388,7 @@ def _truncation(cut: Cut, larger: Cut, bounds: dict[str, float]) -> Truncation:
         mass=cut.mass,
         bounds=bounds,
         checked_at=larger.level,
+        tail=tail,
         residual=cut.stationary.residual,
         method=cut.stationary.method.value,
     )

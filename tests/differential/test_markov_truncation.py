@@ -17,7 +17,7 @@ def far_means(engine, rule, chain):
     rewards = chain.cut.rewards
     outcomes = Outcomes(engine=engine, scheduler=rule, law=rewards.law)
     question = Question(outcomes=outcomes, arrivals=rewards.arrivals, tolerance=0.5, memory=2 * 10**7)
-    return question.cut(4 * chain.truncation.level, None).means
+    return question.cut(4 * chain.truncation.level).means
 
 
 def some_pair(rng, tolerance):
