@@ -72,8 +72,9 @@ def require_stable(engine: Engine, scheduler: Scheduler, workload: Workload) -> 
     """
     judgement = judge_stability(engine, scheduler, workload)
     if judgement.verdict in (Verdict.UNSTABLE, Verdict.CRITICAL):
+        unstable = judgement.verdict is Verdict.UNSTABLE
+        promise = "so there is no stationary law" if unstable else "so no stationary law is promised"
         raise AssumptionViolated(
-            f"{scheduler.name}: {judgement.verdict.value}, so there is no stationary law: {judgement.reason}; lower "
-            "the rate"
+            f"{scheduler.name}: {judgement.verdict.value}, {promise}: {judgement.reason}; lower the rate"
         )
     return judgement

@@ -22,7 +22,7 @@ from queuetheory_llm.markov.laws import (
 )
 from queuetheory_llm.markov.outcomes import Outcomes
 from queuetheory_llm.markov.space import Floats, Space
-from queuetheory_llm.markov.truncation import Cut, Means, Question, Tail, Told, Truncation, tail_of
+from queuetheory_llm.markov.truncation import Cut, Means, Question, Tail, Told, Truncation
 from queuetheory_llm.model.arrivals import SlottedArrivals
 from queuetheory_llm.model.chances import request_law
 from queuetheory_llm.model.engine import Engine
@@ -36,6 +36,7 @@ from queuetheory_llm.verdict import Judgement, Verdict
 TOLERANCE = 1e-6
 MEMORY = "2 GB"
 _MOST_LENGTHS = 4_000  # values of the law of one request
+_MOST_REQUESTS = 10**8  # that a level holds
 _FEW, _NEAR = 4, 0.8  # requests that the first level holds, and loads beyond which it holds no more
 
 #: What a mean over time counts, by whether arrivals are slotted.
@@ -163,10 +164,10 @@ class ExactChain(Result):
         """
         return backlog_at_boundaries(self.cut.rewards, self.law)
 
-    @cached_property
+    @property
     def tail(self) -> Tail | None:
-        """How the law of the requests present falls far out; None where it is too short to tell."""
-        return tail_of(self.requests_law, self.truncation.mass)
+        """How the law of the requests present falls far out; None where that is not known."""
+        return self.truncation.decay
 
     @cached_property
     def drift(self) -> DriftTable:
@@ -257,8 +258,8 @@ def exact_chain(
     workload: Workload,
     *,
     level: Number | None = None,
-    tolerance: float = TOLERANCE,
-    tail: float | None = None,
+    tolerance: Number = TOLERANCE,
+    tail: Number | None = None,
     memory: Number = MEMORY,
     progress: Told | None = None,
 ) -> ExactChain:
@@ -276,11 +277,11 @@ def exact_chain(
         With Poisson or slotted arrivals.
     level : number, optional
         Cut at this token backlog and no other, tokens.
-    tolerance : float
-        Largest error bound of a mean, as a share of it; of the idle time as it is. 0 < tolerance < 1.
-    tail : float, optional
-        Cut an unbounded law of lengths where less than this probability is left. Without it such a law is refused,
-        except for geometric decode lengths, which need no cut.
+    tolerance : number
+        Largest error bound of a mean, as a share of it; of the idle time and of P(N > n) as they are. Between 0 and 1.
+    tail : number, optional
+        Cut an unbounded law of lengths where less than this probability is left; the error bounds do not count that.
+        Without it such a law is refused, except for geometric decode lengths, which need no cut.
     memory : number or str
         Most memory to take, in bytes or as "2 GB".
     progress : callable, optional
@@ -327,24 +328,34 @@ def _question(
     rule: Scheduler,
     workload: Workload,
     level: Number | None,
-    tolerance: float,
-    tail: float | None,
+    tolerance: Number,
+    tail: Number | None,
     memory: Number,
     progress: Told | None,
 ) -> tuple[Question, float | None]:
     """What is asked, checked; with the only level, if one is given."""
+    tolerance = _share("tolerance", tolerance)
+    tail = None if tail is None else _share("tail", tail)
     arrivals = require_independent(engine, workload)
     law = request_law(workload, memoryless=True, late=True, tail=tail, most=_MOST_LENGTHS)
-    if not 0 < tolerance < 1:
-        raise InvalidInput(f"tolerance: {tolerance:g} is outside 0 < tolerance < 1")
     first = None if level is None else float(to_fraction(level))
-    if first is not None and first < law.mean_tokens:
-        raise InvalidInput(f"level: {first:g} tokens hold no request, which has {law.mean_tokens:.6g} on average")
+    if first is not None and not law.mean_tokens <= first <= _MOST_REQUESTS * law.mean_tokens:
+        raise InvalidInput(
+            f"level: {first:g} tokens is outside 1 .. {_MOST_REQUESTS} requests of {law.mean_tokens:.6g} tokens, the "
+            "mean; give a level in between"
+        )
     outcomes = Outcomes(engine=engine, scheduler=rule, law=law)
     question = Question(
         outcomes=outcomes, arrivals=arrivals, tolerance=tolerance, memory=to_bytes(memory), told=progress
     )
     return question, first
+
+
+def _share(name: str, value: Number) -> float:
+    share = float(to_fraction(value))
+    if not 0 < share < 1:
+        raise InvalidInput(f"{name}: {share:g} is outside 0 < {name} < 1")
+    return share
 
 
 def _first_level(question: Question, judgement: Judgement) -> float:
@@ -356,7 +367,10 @@ def _first_level(question: Question, judgement: Judgement) -> float:
 def _notes(question: Question, judgement: Judgement) -> Iterator[str]:
     law = question.outcomes.law
     if law.cut:
-        yield f"lengths: cut where {law.cut:.3g} of the requests is left, so their mean is {law.mean_tokens:.9g} tokens"
+        yield (
+            f"lengths: cut where {law.cut:.3g} of the requests is left, so their mean is {law.mean_tokens:.9g} tokens; "
+            "the error bounds are those of the lengths as cut"
+        )
     if judgement.verdict is Verdict.UNDECIDED:
         yield (
             f"stability is not proved ({judgement.reason}); the law is that of the chain cut at the level, whose error "

@@ -45,7 +45,7 @@ class Limits:
         if states > self.states or moves > self.moves:
             raise NotConverged(
                 f"the chain up to {level:g} tokens has more than {min(states, self.states)} states and "
-                f"{min(moves, self.moves)} moves, which is beyond the memory allowed; give more --memory or a lower --level"
+                f"{min(moves, self.moves)} moves, beyond the memory allowed; give more --memory or a lower --level"
             )
 
 

@@ -18,6 +18,7 @@ from queuetheory_llm.markov.operator import Operator
 from queuetheory_llm.markov.space import Floats, Space
 from queuetheory_llm.model.arrivals import Arrivals, SlottedArrivals
 from queuetheory_llm.model.chances import RequestLaw
+from queuetheory_llm.schedulers.state import State
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -30,11 +31,14 @@ class Rewards:
     arrivals : Arrivals
         Poisson or slotted.
     law : RequestLaw
+    seated : bool
+        Whether the rule gives seats in order of arrival; see `Outcomes.seated`.
     """
 
     operator: Operator
     arrivals: Arrivals
     law: RequestLaw
+    seated: bool = False
 
     @property
     def space(self) -> Space:
@@ -67,17 +71,29 @@ class Rewards:
 
     @cached_property
     def backlog(self) -> Floats:
-        """Integral of the token backlog."""
-        return self.space.backlog() * self.seconds + self.law.mean_tokens * self.coming
+        """Integral of the token backlog.
+
+        The lengths that a batch draws tell both its duration and the backlog it began with, so the two are multiplied
+        outcome by outcome: what is left after the batch, and its own tokens.
+        """
+        space, moves = self.space, self.space.moves
+        began = space.tokens[moves.target] - space.mean * moves.taken + moves.tokens
+        unseen = space.mean * space.unseen() * self.seconds
+        return np.asarray(self.operator.expected(self.move_seconds * began) + unseen + space.mean * self.coming)
 
     @cached_property
     def prompts(self) -> Floats:
-        """Integral of the requests that still have prompt tokens."""
-        space = self.space
-        inside = np.array([sum(prefill > 0 for prefill, _ in core.left) for core in space.cores])
-        with_prompt = float(self.law.chance[self.law.prefill > 0].sum())
-        present = np.repeat(inside, np.diff(space.first)) + with_prompt * space.unseen()
-        return np.asarray(present * self.seconds + with_prompt * self.coming)
+        """Integral of the requests whose prompt is not done.
+
+        Where some requests have no prompt, such a one counts until the first batch that it is there for, or that gives
+        it a seat, has ended: whether it has a prompt is not seen before.
+        """
+        space, share = self.space, float(self.law.chance[self.law.prefill > 0].sum())
+        mixed = 0 < share < 1
+        inside = np.array([_in_prompt(core, mixed and self.seated) for core in space.cores])
+        behind = 1.0 if mixed else share
+        present = np.repeat(inside, np.diff(space.first)) + behind * space.unseen()
+        return np.asarray(present * self.seconds + behind * self.coming)
 
     @cached_property
     def idle(self) -> Floats:
@@ -99,3 +115,9 @@ class Rewards:
         law = np.array([each.arrivals @ np.arange(each.arrivals.size) for each in self.space.durations])
         come = self.operator.expected(law[self.space.moves.duration])
         return np.asarray(self.law.mean_tokens * come - self.batch_tokens)
+
+
+def _in_prompt(core: State, waiting: bool) -> int:
+    """Requests of the core with prompt tokens left; with ``waiting`` also those without a seat."""
+    seats = set(core.running)
+    return sum(prefill > 0 or (waiting and place not in seats) for place, (prefill, _) in enumerate(core.left))

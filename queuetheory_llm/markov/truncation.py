@@ -17,14 +17,14 @@ import numpy as np
 
 from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.markov.explore import Limits, explore
-from queuetheory_llm.markov.laws import requests_at_boundaries
+from queuetheory_llm.markov.laws import requests_at_boundaries, requests_over_time
 from queuetheory_llm.markov.operator import Operator
 from queuetheory_llm.markov.outcomes import Outcomes
 from queuetheory_llm.markov.poisson_equation import Embedding, PoissonEquation
 from queuetheory_llm.markov.reach import reached
 from queuetheory_llm.markov.rewards import Rewards
 from queuetheory_llm.markov.space import Floats, Space
-from queuetheory_llm.markov.stationary import Stationary, stationary
+from queuetheory_llm.markov.stationary import Method, Stationary, method_for, stationary
 from queuetheory_llm.model.arrivals import Arrivals
 
 #: Called with a sentence about what is going on.
@@ -32,16 +32,17 @@ Told = Callable[[str], None]
 
 #: Bytes that an answer takes for each state and each move of the larger chain, the smaller one included (measured).
 STATE_BYTES, MOVE_BYTES = 650, 150
+STEP_BYTES = 120  # for each number of arrivals from each room: the chain of blocks is written out
 _ROUGHLY = 1.5  # times the memory: chains that seem larger are not built to find out
 _SMALLER = (16, 8)  # parts of an only level at which states are counted first
 _MOST_LEVELS = 40
 _TAIL = (1e-2, 1e-9)  # between these the tail is geometric
 _SPARE = 1e-2  # of the tolerance: share of the requests refused where the bounds are likely to meet it
-_UNBENT = 1e4  # times the refused share: of such a tail the ratio is off by about 1e-4 at most
+_UNBENT = 1e-3  # relative change of P(N > n) at the level of the check where the cut does not bend it
 _BEYOND = 4  # times the steepest slope of h below a level: the slope that a request refused there is charged with
 _LOOSEST = 1e-6  # residual of h, as a share of the largest cost
 _LEAST_TAIL = 4  # numbers of requests in between
-_STEADY = 1e-2  # relative change of the ratio where the tail counts as geometric
+_STEADY = 1e-2  # of 1 - decay: changes of the ratio up to it count as none
 
 
 @attrs.frozen(kw_only=True)
@@ -114,6 +115,23 @@ class Cut:
         return self.lost / (self.means.seconds * float(self.rewards.arrivals.rate))
 
 
+@attrs.frozen
+class Tail:
+    """How a law falls far out.
+
+    Attributes
+    ----------
+    decay : float
+        P(N > n + 1)/P(N > n), from ``start`` to ``end``.
+    start, end : int
+        Numbers it was read between; what it tends to beyond them may be a little less or more.
+    """
+
+    decay: float
+    start: int
+    end: int
+
+
 @attrs.frozen(kw_only=True)
 class Truncation:
     """Where the chain is cut and what that does.
@@ -131,6 +149,8 @@ class Truncation:
         Level of the chain that the bounds come from, tokens.
     tail : float
         Largest change of P(more than n requests at a boundary) at the level of the check.
+    decay : Tail or None
+        How P(more than n requests) falls far out; None where that is not known.
     residual : float
         ||pi - pi P||_1.
     method : str
@@ -145,6 +165,7 @@ class Truncation:
     bounds: dict[str, float]
     checked_at: float
     tail: float
+    decay: Tail | None
     residual: float
     method: str
 
@@ -201,6 +222,7 @@ class Question:
         steps = self._smaller(first) if only else []
         cut = self.cut(first, steps)
         steps.append(_Step.of(cut))
+        missed = np.inf
         for _ in range(_MOST_LEVELS):
             try:
                 larger = self.cut(2 * cut.level, steps)
@@ -208,10 +230,16 @@ class Question:
                 raise NotConverged(f"{error}; {self._needed(steps)}") from None
             # A share of the requests that is refused changes the means by about that share, at the very least.
             if cut.lost_share <= self.tolerance:
-                bounds = self._bounds(cut, larger)
-                tail = tail_change(cut, larger)
-                if tail <= self.tolerance and self._within(bounds, cut.means):
+                bounds, tail = self._bounds(cut, larger), tail_change(cut, larger)
+                before, missed = missed, max(tail, *self._relative(bounds, cut.means)) / self.tolerance
+                if missed <= 1:
                     return cut, _truncation(cut, larger, bounds, tail)
+                if missed > before / 2:  # a level twice as high used to do wonders
+                    raise NotConverged(
+                        f"from {cut.level:g} tokens on rounding leaves the means known to "
+                        f"{missed * self.tolerance:.1g} of themselves; give a --tolerance of "
+                        f"{10 * missed * self.tolerance:.0e}"
+                    )
             cut = larger
             steps.append(_Step.of(cut))
             if only:
@@ -235,7 +263,8 @@ class Question:
             limits,
             lambda states: self.tell(f"exploring the states up to {level:g} tokens: {states} so far"),
         )
-        self._require_memory(level, len(space), len(space.moves))
+        iterative = method_for(len(space), space.transitions) is Method.ITERATIVE
+        self._require_memory(level, len(space), len(space.moves), _stepped(space) if iterative else 0)
         return space
 
     def cut(self, level: float, before: Sequence[_Step] = ()) -> Cut:
@@ -246,7 +275,8 @@ class Question:
         space = reached(self._explored(level))
         what = f"solving for {len(space)} states up to {level:g} tokens"
         self.tell(what)
-        rewards = Rewards(operator=Operator(space), arrivals=self.arrivals, law=self.outcomes.law)
+        outcomes = self.outcomes
+        rewards = Rewards(operator=Operator(space), arrivals=self.arrivals, law=outcomes.law, seated=outcomes.seated)
         law = stationary(rewards.operator, progress=lambda _, rest: self.tell(f"{what}: residual {rest:.0e}"))
         mass, lost = rewards.operator.refused(law.law)
         return Cut(rewards=rewards, stationary=law, means=Means.of(rewards, law.law), mass=mass, lost=lost)
@@ -261,9 +291,9 @@ class Question:
         if states * STATE_BYTES > _ROUGHLY * self.memory:
             self._require_memory(level, float(f"{states:.2g}"), 0)
 
-    def _require_memory(self, level: float, states: float, moves: int) -> None:
+    def _require_memory(self, level: float, states: float, moves: int, steps: int = 0) -> None:
         """Refuse a chain that takes more than the memory."""
-        needed = states * STATE_BYTES + moves * MOVE_BYTES
+        needed = states * STATE_BYTES + moves * MOVE_BYTES + steps * STEP_BYTES
         if needed > self.memory:
             raise NotConverged(
                 f"the chain up to {level:g} tokens has about {states:.3g} states and takes {needed / 1e9:.2g} GB, more "
@@ -288,12 +318,9 @@ class Question:
             bounds[name] = (refused + rounding) / cut.means.seconds
         return bounds
 
-    def _within(self, bounds: dict[str, float], means: Means) -> bool:
-        """Whether every bound is within the tolerance: of its mean, the idle time absolutely."""
-        return all(
-            bound <= self.tolerance * (1.0 if name == "idle" else getattr(means, name))
-            for name, bound in bounds.items()
-        )
+    def _relative(self, bounds: dict[str, float], means: Means) -> list[float]:
+        """The bounds as shares of their means; that of the idle time as it is."""
+        return [bound / (1.0 if name == "idle" else getattr(means, name) or 1.0) for name, bound in bounds.items()]
 
     def _needed(self, steps: Sequence[_Step]) -> str:
         """The level that would do, from how the refused share falls with the level."""
@@ -310,8 +337,8 @@ class Question:
             level, refused = smaller.level, smaller.lost_share
         if refused <= share or level == last.level:
             return (
-                f"{share:.2g} of the requests is refused at {last.level:g} tokens, no less than at {level:g}: the system "
-                "may be unstable, or too near its edge for levels like these"
+                f"{share:.2g} of the requests is refused at {last.level:g} tokens, no less than at {level:g}: the "
+                "system may be unstable, or too near its edge for levels like these"
             )
         rate = float(np.log(refused / share)) / (last.level - level)
         needed = last.level + float(np.log(share / (self.tolerance * _SPARE))) / rate
@@ -339,6 +366,11 @@ def tail_change(cut: Cut, larger: Cut) -> float:
     return float(np.abs(np.cumsum(laws[0] - laws[1])).max())
 
 
+def _stepped(space: Space) -> int:
+    """Transitions of the arrivals alone, along the longest line."""
+    return (int(space.room.max()) + 1) * sum(each.arrivals.size for each in space.durations)
+
+
 def steepest(operator: Operator, values: Floats) -> float:
     """Largest change of a function of the states by one request more behind a core."""
     change = np.abs(np.diff(values))
@@ -346,42 +378,33 @@ def steepest(operator: Operator, values: Floats) -> float:
     return float(change.max(initial=0.0))
 
 
-@attrs.frozen
-class Tail:
-    """How a law falls far out.
+def told_tail(cut: Cut, larger: Cut) -> Tail | None:
+    """How the law of the requests present falls far out; None where it is too short, not geometric, or bent by the cut.
 
-    Attributes
-    ----------
-    decay : float
-        P(N > n + 1)/P(N > n), from ``start`` to ``end``.
-    start, end : int
-        Numbers it was read between; what it tends to beyond them may be a little less or more.
+    The ratio is steady over the range it is read from, and the chain cut twice as far has the same.
     """
-
-    decay: float
-    start: int
-    end: int
-
-
-def tail_of(law: Floats, mass: float = 0.0) -> Tail | None:
-    """The geometric tail of a law; None where the law is too short, or its ratio not steady.
-
-    Refusing a share ``mass`` of the arrivals bends the tail where it is not much larger than that.
-    """
-    beyond = np.cumsum(law[::-1])[::-1][1:]
-    far = np.flatnonzero((beyond < _TAIL[0]) & (beyond > max(_TAIL[1], _UNBENT * mass)))
-    if far.size < _LEAST_TAIL:
+    laws = [requests_over_time(each.rewards, each.stationary.law) for each in (cut, larger)]
+    near, far = (np.cumsum(law[::-1])[::-1][1:] for law in laws)
+    known = np.flatnonzero((near < _TAIL[0]) & (near > _TAIL[1]))
+    known = known[known < far.size]
+    known = known[np.abs(near[known] - far[known]) <= _UNBENT * far[known]]
+    if known.size < _LEAST_TAIL:
         return None
-    start, middle, end = far[far.size // 2 - 1], far[(3 * far.size) // 4 - 1], far[-1]
-    first, second = (
-        float((beyond[high] / beyond[low]) ** (1 / (high - low))) for low, high in ((start, middle), (middle, end))
-    )
-    return Tail(second, int(middle), int(end)) if abs(first - second) <= _STEADY * second else None
+    start, middle, end = (int(known[place]) for place in (known.size // 2 - 1, (3 * known.size) // 4 - 1, -1))
+
+    def ratio(beyond: Floats, low: int, high: int) -> float:
+        return float((beyond[high] / beyond[low]) ** (1 / (high - low)))
+
+    decay = ratio(near, start, end)
+    others = (ratio(near, start, middle), ratio(near, middle, end), ratio(far, start, end))
+    steady = all(abs(each - decay) <= _STEADY * (1 - decay) for each in others)
+    return Tail(decay, start, end) if steady else None
 
 
 def _truncation(cut: Cut, larger: Cut, bounds: dict[str, float], tail: float) -> Truncation:
     return Truncation(
         level=cut.level,
+        decay=told_tail(cut, larger),
         states=len(cut.operator),
         moves=len(cut.operator.space.moves),
         transitions=cut.operator.transitions,

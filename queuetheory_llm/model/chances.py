@@ -45,12 +45,15 @@ _ROUNDING = 1e-12  # of the probabilities of one law
 
 
 def poisson_law(mean: float) -> Floats:
-    """P(j arrivals), j = 0, 1, ..., with ``mean`` >= 0: cut above the last one over 1e-18, and summing to 1."""
+    """P(j arrivals), j = 0, 1, ..., with ``mean`` >= 0: cut above the last one over 1e-18, and summing to 1.
+
+    Of a small mean, over 1e-18 of it: an arrival that is rare is still all that happens.
+    """
     from scipy.special import gammaln, xlogy
 
     counts = np.arange(int(mean + 12 * mean**0.5) + 41)
     law = np.exp(xlogy(counts, mean) - mean - gammaln(counts + 1))
-    law = law[: np.flatnonzero(law > _NEGLIGIBLE)[-1] + 1]
+    law = law[: np.flatnonzero(law > _NEGLIGIBLE * min(1.0, mean))[-1] + 1]
     return np.asarray(law / law.sum(), dtype=np.float64)
 
 
@@ -249,6 +252,8 @@ def request_law(
         for pair, chance in entries:
             chances[pair] = chances.get(pair, 0.0) + float(share) * chance
     found = sorted((pair, chance) for pair, chance in chances.items() if chance > 0)
+    if not found:
+        raise InvalidInput(f"tail: {tail:g} cuts off all requests; give a smaller probability")
     kinds = [DecodeKind(mean=mean) for mean in means]
     if late:
         found, kinds = _drawn_late(found, kinds)
@@ -260,7 +265,7 @@ def request_law(
         decode=np.array([decode for (_, decode), _ in found], dtype=np.int64),
         chance=weights / weights.sum(),
         kinds=tuple(kinds),
-        cut=cut,
+        cut=min(cut, 1.0),
     )
 
 
