@@ -224,10 +224,7 @@ class Question:
         steps.append(_Step.of(cut))
         missed = np.inf
         for _ in range(_MOST_LEVELS):
-            try:
-                larger = self.cut(2 * cut.level, steps)
-            except NotConverged as error:
-                raise NotConverged(f"{error}; {self._needed(steps)}") from None
+            larger = self._larger(cut, steps)
             # A share of the requests that is refused changes the means by about that share, at the very least.
             if cut.lost_share <= self.tolerance:
                 bounds, tail = self._bounds(cut, larger), tail_change(cut, larger)
@@ -247,6 +244,24 @@ class Question:
         raise NotConverged(
             f"cut at {first:g} tokens the means and the tail are not known to {self.tolerance:g}; {self._needed(steps)}"
         )
+
+    def _larger(self, cut: Cut, steps: Sequence[_Step]) -> Cut:
+        """The chain up to twice the level; where that is too large, up to half as much again, which may check it too.
+
+        Raises
+        ------
+        NotConverged
+            If that is too large as well, or the cut is too rough to be the answer.
+        """
+        try:
+            return self.cut(2 * cut.level, steps)
+        except NotConverged as error:
+            try:
+                if cut.lost_share <= self.tolerance:
+                    return self.cut(1.5 * cut.level, steps)
+            except NotConverged:
+                pass
+            raise NotConverged(f"{error}; {self._needed(steps)}") from None
 
     def _smaller(self, level: float) -> list[_Step]:
         """Sizes of smaller chains, to tell what the chain up to the only ``level`` takes before it is built."""

@@ -95,9 +95,10 @@ def test_time_averages_are_those_of_the_plain_chain(rule, classes):
     )
     policy = parse_scheduler(rule)
     (requests, backlog, prompts), cut = time_averages(engine, policy, workload)
-    chain = exact_chain(engine, policy, workload, tolerance=1e-4)
+    tolerance = 1e-4 if len(classes) == 1 else 1e-3  # two classes keep their order: many states
+    chain = exact_chain(engine, policy, workload, tolerance=tolerance)
     assert cut < 1e-5
-    cut += 1e-5 * requests
+    cut += tolerance / 10 * requests
     assert chain.means.requests == pytest.approx(requests, abs=20 * cut)
     assert chain.means.backlog == pytest.approx(backlog, abs=100 * cut)
     assert chain.means.prompts == pytest.approx(prompts, abs=20 * cut)
