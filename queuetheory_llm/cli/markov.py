@@ -318,7 +318,7 @@ def _write(answer: Answer, system: System, target: str | None, output: str | Non
     if target is not None:
         chain = answer.chain
         title = f"{chain.title}; {engine_words(system.engine)}; {chain.scheduler}"
-        written += export_chain(target, chain.cut.rewards, title=title, notes=chain.notes)
+        written += export_chain(target, chain.cut.rewards, title=title, notes=chain.notes, period=chain.period)
     if output is not None:
         from queuetheory_llm.plots.markov import render_chain
 

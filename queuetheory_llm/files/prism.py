@@ -15,10 +15,10 @@ from typing import IO
 
 import attrs
 import numpy as np
-from numpy.typing import NDArray
 
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.files.atomic import check_target, write_atomically, write_together
+from queuetheory_llm.markov.edge import Flags, line_ends, may_refuse
 from queuetheory_llm.markov.rewards import Rewards
 from queuetheory_llm.markov.space import Floats, Space
 from queuetheory_llm.model.arrivals import SlottedArrivals
@@ -33,11 +33,12 @@ MOST_TRANSITIONS = 10_000_000
 ENDINGS = {"prism": ("prism", "pm"), "storm": ("tra",)}
 
 _BLOCK = 1 << 16  # transitions formatted at a time
-Flags = NDArray[np.bool_]
 _Writer = Callable[[IO[bytes]], object]
 
 
-def export(path: str | Path, chain: Rewards, *, title: str = "", notes: Sequence[str] = ()) -> tuple[Path, ...]:
+def export(
+    path: str | Path, chain: Rewards, *, title: str = "", notes: Sequence[str] = (), period: int = 1
+) -> tuple[Path, ...]:
     """Write a chain for a model checker, all of it or nothing.
 
     Parameters
@@ -50,6 +51,8 @@ def export(path: str | Path, chain: Rewards, *, title: str = "", notes: Sequence
         The states, their moves and what they are worth.
     title, notes : str, sequence of str
         What the model is; written as comments.
+    period : int
+        Of the chain; a comment says what a period above 1 does to long-run averages.
 
     Returns
     -------
@@ -63,10 +66,11 @@ def export(path: str | Path, chain: Rewards, *, title: str = "", notes: Sequence
         `MOST_TRANSITIONS`.
     """
     kind = check_export(path, chain)
+    header = list(_header(chain, title, notes, period))
     if kind == "prism":
-        write_atomically(path, partial(_write, prism_text(chain, title, notes)))
+        write_atomically(path, partial(_write, _prism(chain, header)))
         return (Path(path),)
-    files = {Path(path).with_suffix(ending): data for ending, data in _explicit(chain, title, notes)}
+    files = {Path(path).with_suffix(ending): data for ending, data in _explicit(chain, header)}
     write_together(files)
     return tuple(files)
 
@@ -129,18 +133,9 @@ def labels(space: Space) -> dict[str, Flags]:
     ``empty``: nobody is present. ``full``: an arrival may be refused until the next boundary. ``level``: no further
     request fits.
     """
-    empty, level = np.zeros(len(space), dtype=np.bool_), np.zeros(len(space), dtype=np.bool_)
+    empty = np.zeros(len(space), dtype=np.bool_)
     empty[0] = True
-    level[space.first[1:] - 1] = True
-    moves = space.moves
-    most = np.array([np.flatnonzero(each.arrivals).max() for each in space.durations])[moves.duration]
-    begin = np.maximum(moves.low, space.room[moves.target] + moves.taken - most + 1)
-    some = begin <= moves.high
-    line = space.first[moves.source][some]
-    changes = np.zeros(len(space) + 1, dtype=np.int64)
-    np.add.at(changes, line + begin[some], 1)
-    np.add.at(changes, line + moves.high[some] + 1, -1)
-    return {"empty": empty, "full": np.cumsum(changes)[:-1] > 0, "level": level}
+    return {"empty": empty, "full": may_refuse(space), "level": line_ends(space)}
 
 
 # -------------------------------------------------------------------------------------------------- the PRISM language
@@ -156,15 +151,19 @@ class _Piece:
     moves: tuple[int, ...]
 
 
-def prism_text(chain: Rewards, title: str = "", notes: Sequence[str] = ()) -> Iterator[str]:
+def prism_text(chain: Rewards, title: str = "", notes: Sequence[str] = (), period: int = 1) -> Iterator[str]:
     """The lines of a model in the PRISM language, a discrete-time chain (dtmc), each with its line end; ASCII.
 
     The variables are ``core`` and ``unseen``, see `Space`; the probabilities are decimals of at most 17 significant
     digits that give back the floats of the chain. Rewards and labels are those of `rewards` and `labels`.
     """
+    return _prism(chain, _header(chain, title, notes, period))
+
+
+def _prism(chain: Rewards, header: Iterable[str]) -> Iterator[str]:
     space = chain.space
     yield "dtmc\n\n"
-    yield from _comment(_header(chain, title, notes))
+    yield from _comment(header)
     # Storm loses updates that leave everything as it was when a variable has one value only: none has.
     yield f"\nmodule engine\n  core : [0..{max(1, len(space.known) - 1)}] init 0;\n"
     yield f"  unseen : [0..{max(1, int(space.room.max()))}] init 0;\n"
@@ -290,13 +289,13 @@ def _structure(name: str, items: Iterable[tuple[str, str]]) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------ the explicit files of Storm
 
 
-def _explicit(chain: Rewards, title: str, notes: Sequence[str]) -> Iterator[tuple[str, _Writer]]:
+def _explicit(chain: Rewards, header: Sequence[str]) -> Iterator[tuple[str, _Writer]]:
     """Ending and content of each file."""
     yield ".tra", partial(_write, _transitions(chain))
     yield ".lab", partial(_write, _labelling(labels(chain.space)))
     for name, values in rewards(chain).items():
         yield f".{name}.srew", partial(_write, _values(values))
-    yield ".txt", partial(_write, _description(chain, title, notes))
+    yield ".txt", partial(_write, _description(chain.space, header))
 
 
 def _transitions(chain: Rewards) -> Iterator[str]:
@@ -324,9 +323,8 @@ def _values(values: Floats) -> Iterator[str]:
         yield f"{state} {float(values[state])!r}\n"
 
 
-def _description(chain: Rewards, title: str, notes: Sequence[str]) -> Iterator[str]:
-    space = chain.space
-    yield from (f"{line}\n" for line in _header(chain, title, notes))
+def _description(space: Space, header: Sequence[str]) -> Iterator[str]:
+    yield from (f"{line}\n" for line in header)
     yield "\nThe states of a core have consecutive numbers, by unseen = 0, 1, ...\n"
     lines = zip(space.first[:-1].tolist(), space.room.tolist(), space.cores, strict=True)
     for core, (first, room, content) in enumerate(lines):
@@ -336,7 +334,7 @@ def _description(chain: Rewards, title: str, notes: Sequence[str]) -> Iterator[s
 # ------------------------------------------------------------------------------------------------------------- in words
 
 
-def _header(chain: Rewards, title: str, notes: Sequence[str]) -> Iterator[str]:
+def _header(chain: Rewards, title: str, notes: Sequence[str], period: int) -> Iterator[str]:
     """What the model is and which properties give which numbers."""
     for text in (title, *notes):
         yield from text.splitlines()
@@ -349,6 +347,8 @@ def _header(chain: Rewards, title: str, notes: Sequence[str]) -> Iterator[str]:
     yield "A mean over boundaries is a long-run average: in PRISM"
     yield '  R{"requests"}=? [ S ]   R{"backlog"}=? [ S ]   S=? [ "empty" ]'
     yield 'and in Storm R{"requests"}=? [ LRA ] and LRA=? [ "empty" ]. "full" is where an arrival may be refused.'
+    if period > 1:
+        yield f"The chain has period {period}: iterations for these averages, as PRISM's for S, need not converge."
     wait = float(space.durations[-1].seconds)
     if isinstance(chain.arrivals, SlottedArrivals):
         yield f"A step is one slot of {wait!r} s, counted at its start after the arrivals."

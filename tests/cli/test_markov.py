@@ -181,6 +181,8 @@ def test_a_periodic_chain_says_so(capsys, tmp_path):
     assert found["recurrence"]["period"] == 2
     _, out, _ = run(capsys, str(path), "--scheduler", "fastertransformer", "--after", "1000")
     assert "period 2: the law after n batches keeps depending on n" in out
+    run(capsys, str(path), "--scheduler", "fastertransformer", "--export", "prism", "--to", str(tmp_path / "x.prism"))
+    assert "has period 2" in (tmp_path / "x.prism").read_text()
 
 
 def test_the_law_after_some_batches_tends_to_the_stationary_one(capsys):

@@ -158,6 +158,17 @@ def test_a_model_of_ranges_does_not_grow_with_the_level():
     assert sum(map(len, prism_text(long))) < 1.05 * sum(map(len, prism_text(short)))
 
 
+def test_a_period_is_told_in_the_header(tmp_path):
+    """One request a slot under FasterTransformer: prompts and decodes take turns for ever."""
+    chain = slotted("fastertransformer", 1, 1, "1", b_max=3, level=12)
+    words = "period 2: iterations for these averages, as PRISM's for S, need not converge"
+    assert words in "".join(prism_text(chain, period=2))
+    assert "period" not in "".join(prism_text(chain))
+    for name, ending in (("x.prism", "prism"), ("x.tra", "txt")):
+        export(tmp_path / name, chain, period=2)
+        assert words in (tmp_path / f"x.{ending}").read_text()
+
+
 def test_a_title_cannot_leave_its_comment():
     text = "".join(
         prism_text(slotted("sarathi", 1, 1, ".5", level=6), "Modèle\nmodule x", ["a\r\nb\x85c\u2028endmodule"])
