@@ -16,6 +16,7 @@ from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.exact.rounding import upper_limit, with_bound
 from queuetheory_llm.markov.chain import ExactChain
 from queuetheory_llm.markov.drift import DriftRow
+from queuetheory_llm.markov.transient import Transient
 from queuetheory_llm.model.system import System
 from queuetheory_llm.simulation.present import AGREES, Present
 
@@ -25,39 +26,11 @@ _DRIFT_LINES = 5
 
 
 @attrs.frozen(kw_only=True)
-class Later:
-    """The law at boundaries after some steps from the empty engine.
-
-    Attributes
-    ----------
-    steps : int
-    requests, backlog : float
-        Means, the second in tokens.
-    distance : float
-        To the stationary law, in total variation.
-    """
-
-    steps: int
-    requests: float
-    backlog: float
-    distance: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "steps": self.steps,
-            "mean_requests": self.requests,
-            "mean_backlog_tokens": self.backlog,
-            "total_variation": self.distance,
-        }
-
-
-@attrs.frozen(kw_only=True)
 class Answer:
     """A chain and what was asked for beside it."""
 
     chain: ExactChain
-    later: Later | None
+    later: Transient | None
     present: Present | None
 
     @property

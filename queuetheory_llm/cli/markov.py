@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import attrs
-import numpy as np
 from cyclopts import Parameter
 
-from queuetheory_llm.cli.chains import Answer, Later, print_answers
+from queuetheory_llm.cli.chains import Answer, print_answers
 from queuetheory_llm.cli.compiling import compile_note
 from queuetheory_llm.cli.figures import Output, figure_format, write_figure
 from queuetheory_llm.cli.inputs import (
@@ -41,7 +40,6 @@ from queuetheory_llm.files.prism import check_export
 from queuetheory_llm.files.prism import export as export_chain
 from queuetheory_llm.markov.admission import require_stable
 from queuetheory_llm.markov.chain import MEMORY, TOLERANCE, ExactChain, exact_chain
-from queuetheory_llm.markov.space import Floats
 from queuetheory_llm.model.chances import memoryless_decode
 from queuetheory_llm.model.system import System
 from queuetheory_llm.schedulers.policy import Scheduler
@@ -275,7 +273,7 @@ def _answer(system: System, rule: Scheduler | str, asked: _Asked, told: _Told | 
     except NotConverged as error:
         raise NotConverged(f"{system.name}: {name}: {error}{_fewer_states(system)}") from None
     chain = attrs.evolve(chain, title=f"{system.name}: {workload_words(system.workload)}")
-    later = None if asked.after is None else _later(chain, asked.after)
+    later = None if asked.after is None else chain.transient(asked.after)
     present = None if asked.simulated is None else _present(chain, rule, asked.simulated, told)
     return Answer(chain=chain, later=later, present=present)
 
@@ -285,16 +283,6 @@ def _fewer_states(system: System) -> str:
     if memoryless_decode(system.require_workload()) is not None:
         return ""
     return "; a chain has far fewer states where decode lengths are geometric: they have no age to carry"
-
-
-def _later(chain: ExactChain, steps: int) -> Later:
-    law: Floats = chain.after(steps)
-    return Later(
-        steps=steps,
-        requests=float(law @ chain.space.requests()),
-        backlog=float(law @ chain.space.backlog()),
-        distance=float(np.abs(law - chain.law).sum()) / 2,
-    )
 
 
 def _present(chain: ExactChain, rule: Scheduler | str, runs: _Runs, told: _Told | None) -> Present:

@@ -22,6 +22,7 @@ from queuetheory_llm.markov.laws import (
 )
 from queuetheory_llm.markov.outcomes import Outcomes
 from queuetheory_llm.markov.space import Floats, Space
+from queuetheory_llm.markov.transient import Transient
 from queuetheory_llm.markov.truncation import Cut, Means, Question, Tail, Told, Truncation
 from queuetheory_llm.model.arrivals import SlottedArrivals
 from queuetheory_llm.model.chances import request_law
@@ -207,9 +208,13 @@ class ExactChain(Result):
             weight = self.cut.operator.push(weight)
         return weight
 
+    def transient(self, steps: int) -> Transient:
+        """What the law of `after` so many steps from the empty engine comes to."""
+        return Transient.of(self.space, self.after(steps), self.law, steps)
+
     def to_dict(self) -> dict[str, Any]:
         """The content of ``markov --json``; seconds, tokens and numbers of requests."""
-        judgement, bounds = self.judgement, self.truncation.bounds
+        judgement = self.judgement
         return {
             "title": self.title,
             "scheduler": self.scheduler,
