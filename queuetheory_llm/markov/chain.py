@@ -42,7 +42,7 @@ _FEW, _NEAR = 4, 0.8  # requests that the first level holds, and loads beyond wh
 
 #: What a mean over time counts, by whether arrivals are slotted.
 COUNTED_AT = {True: "slot start, after arrivals", False: "time"}
-BOUNDARY = {True: "slot start, after arrivals", False: "batch end, after arrivals"}
+BOUNDARY = {True: "slot start, after arrivals", False: "batch end or end of an idle time, after arrivals"}
 
 
 @attrs.frozen(kw_only=True, eq=False)

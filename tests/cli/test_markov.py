@@ -112,7 +112,7 @@ def test_the_text_says_what_is_known_and_how_well(capsys, model):
         mean, error = cell(out, name)
         assert abs(mean - found[key]) <= error <= 2e-6 * max(1, mean)
     assert "counted over time" in out
-    assert "at batch end, after arrivals (another law):" in out
+    assert "at batch end or end of an idle time, after arrivals (another law):" in out
     assert "tail: not seen far enough" in out
     assert found["tail_decay"] is None
     assert f"chain: {found['truncation']['states']} states and {found['truncation']['transitions']} transitions" in out
