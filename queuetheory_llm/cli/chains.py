@@ -15,7 +15,7 @@ from queuetheory_llm.cli.output import load, number, print_table
 from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.exact.rounding import upper_limit, with_bound
 from queuetheory_llm.markov.chain import ExactChain
-from queuetheory_llm.markov.drift import DriftRow
+from queuetheory_llm.markov.drift import AtLevel, DriftRow, DriftTable
 from queuetheory_llm.markov.transient import Transient
 from queuetheory_llm.model.system import System
 from queuetheory_llm.simulation.present import AGREES, Present
@@ -164,20 +164,36 @@ def _cut_lines(chain: ExactChain) -> Iterator[str]:
 
 def _drift_lines(chain: ExactChain) -> Iterator[str]:
     table = chain.drift
-    one, many = ("slot", "slots") if chain.slotted else ("batch", "batches")
-    if table.bounded:
+    if table.at_level is AtLevel.UNBOUNDED:
         yield (
-            f"drift: V = token backlog falls by eps = {table.epsilon:.4g} tokens a {one} on average, or more, outside "
-            f"F, the {table.exceptional.size} states with V up to {table.reach:.6g} where it does not; from V tokens F "
-            f"is reached within V/eps {many} on average"
+            "drift: V = token backlog is no Lyapunov function of this scheduler: up to the level there are states with "
+            "requests waiting where it does not fall on average; that says nothing against its stability"
         )
+    elif table.epsilon is None:
+        yield "drift: V = token backlog falls on average in none of the states explored"
     else:
-        yield (
-            "drift: V = token backlog is no Lyapunov function of this scheduler: in some states, with any amount of "
-            "work, it does not fall on average; that says nothing against its stability"
-        )
+        yield _fall(chain, table, table.epsilon)
+        yield f"  {_beyond(table)}"
     for group in _groups(table.rows):
         yield f"  {_drift_line(group)}"
+
+
+def _fall(chain: ExactChain, table: DriftTable, epsilon: float) -> str:
+    one, many = ("slot", "slots") if chain.slotted else ("batch", "batches")
+    return (
+        f"drift: on the explored states V = token backlog falls by eps = {epsilon:.4g} tokens a {one} on average, or "
+        f"more, outside F, the {table.exceptional.size} states with V up to {table.depth:.6g} where it does not; from "
+        f"V tokens F is reached within V/eps {many} on average"
+    )
+
+
+def _beyond(table: DriftTable) -> str:
+    """What is known of the states beyond those explored."""
+    if table.closed:
+        return "no request is ever refused: the engine reaches no other states"
+    if table.at_level is AtLevel.BOUNDED:
+        return "V falls so in every state at the level; where it does beyond the level too, F is all there is"
+    return "no state at the level tells whether F ends there: a higher --level may"
 
 
 def _groups(rows: Sequence[DriftRow]) -> list[Sequence[DriftRow]]:

@@ -170,6 +170,18 @@ def test_a_rule_that_does_not_fill_has_no_such_lyapunov_function(capsys):
     assert "no Lyapunov function of this scheduler" in out
 
 
+def test_a_chain_that_ends_below_the_level_refutes_nothing(capsys):
+    """Two tokens a slot and requests of two, Bernoulli(.5): four states, and V falls by a token in one of them."""
+    question = "--prefill", "1", "--decode", "1", "--rate", "0.5"
+    _, out, _ = run(capsys, *question)
+    assert "no Lyapunov" not in out
+    assert "falls by eps = 1 tokens a slot" in out
+    assert "no request is ever refused: the engine reaches no other states" in out
+    found = report(capsys, *question)["drift"]
+    assert found["exceptional_set"] == "NOT_SEEN"
+    assert (found["epsilon_tokens"], found["exceptional_states"]) == (1, 3)
+
+
 def test_a_periodic_chain_says_so(capsys, tmp_path):
     """One request a slot under FasterTransformer: prompts and decodes take turns for ever."""
     path = tmp_path / "slots.toml"
