@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import attrs
 import numpy as np
 
-from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.errors import InvalidInput, NotConverged
 from queuetheory_llm.exact.numbers import Number, require_whole, to_bytes, to_fraction
 from queuetheory_llm.markov.admission import require_independent, require_stable
 from queuetheory_llm.markov.components import Recurrence
@@ -37,6 +37,8 @@ from queuetheory_llm.verdict import Judgement, Verdict
 TOLERANCE = 1e-6
 MEMORY = "2 GB"
 _MOST_LENGTHS = 4_000  # values of the law of one request
+_NEGLIGIBLE = 1e-15  # chance that is not written at the end of a law: its entries are right to about that much
+_LONGEST_WRITTEN = 2**14  # entries of a law of the token backlog that JSON may hold: about 300 KB
 _MOST_REQUESTS = 10**8  # that a level holds
 _FEW, _NEAR = 4, 0.8  # requests that the first level holds, and loads beyond which it holds no more
 
@@ -243,17 +245,25 @@ class ExactChain(Result):
                 "p_empty": float(self.law[0]),
                 "mean_seconds_between": self.means.seconds,
                 "requests_law": _trimmed(self.boundary_requests_law),
+                "backlog_law": self._short_backlog_law(),
             },
-            "truncation": {**self.truncation.to_dict(), "bounds": dict(bounds)},
+            "truncation": self.truncation.to_dict(),
             "recurrence": {"transient_states": self.recurrence.transient, "period": self.period},
             "drift": self.drift.to_dict(),
             "notes": list(self.notes),
         }
 
+    def _short_backlog_law(self) -> list[float] | None:
+        """The law of the token backlog at boundaries for JSON; None where it is long, or long to compute."""
+        try:
+            return _trimmed(backlog_at_boundaries(self.cut.rewards, self.law, longest=_LONGEST_WRITTEN))
+        except NotConverged:
+            return None
+
 
 def _trimmed(law: Floats) -> list[float]:
-    """The law without what is below 1e-15 at its end."""
-    size = int(np.flatnonzero(law > 1e-15)[-1]) + 1
+    """The law without what is next to nothing at its end."""
+    size = int(np.flatnonzero(law > _NEGLIGIBLE)[-1]) + 1
     return [float(chance) for chance in law[:size]]
 
 

@@ -16,8 +16,12 @@ from queuetheory_llm.model.arrivals import SlottedArrivals
 from queuetheory_llm.model.chances import DecodeKind, RequestLaw
 from queuetheory_llm.schedulers.state import State
 
-_LONGEST = 2**20  # entries of a law of the token backlog
-_MOST_WORK = 2 * 10**9  # entries of all its terms together: about a minute
+#: Most entries of a law of the token backlog.
+LONGEST = 2**20
+_WORK = 2_000  # terms added up for each entry that a law may have: about a minute for the longest law
+_CORE_WORK = 1_000  # terms that reading a core takes as long as
+# A sum of n geometric lengths of mean m exceeds 3 n m + 40 m with a chance below 1e-16, whatever n (Chernoff's bound).
+_MEANS, _MEANS_MORE = 3, 40
 
 
 def requests_at_boundaries(rewards: Rewards, weight: Floats) -> Floats:
@@ -51,11 +55,18 @@ def batch_tokens(rewards: Rewards, weight: Floats) -> Floats:
     return np.asarray(law / law.sum())
 
 
-def backlog_at_boundaries(rewards: Rewards, weight: Floats) -> Floats:
+def backlog_at_boundaries(rewards: Rewards, weight: Floats, longest: int = LONGEST) -> Floats:
     """P(n tokens left at a boundary), n = 0, 1, ..., lengths that are not drawn yet included.
 
     Unseen requests and decode lengths of a kind are independent of the state, so the law is a mixture of convolutions.
     They are summed by transform: an entry is right to about 1e-15, not to a share of itself.
+
+    Parameters
+    ----------
+    rewards : Rewards
+    weight : float64 array of shape (states,)
+    longest : int
+        Most entries that the law may have; the time it may take is in proportion.
 
     Raises
     ------
@@ -63,11 +74,13 @@ def backlog_at_boundaries(rewards: Rewards, weight: Floats) -> Floats:
         If the law is too long to be written down.
     """
     space, law = rewards.space, rewards.law
+    if _CORE_WORK * len(space.cores) > _WORK * longest:
+        raise NotConverged(f"the law of the token backlog is one of {len(space.cores)} cores; its mean is known")
     parts = [_parts(core) for core in space.cores]
     alike: dict[tuple[int, ...], list[int]] = {}
     for core, (_, kinds) in enumerate(parts):
         alike.setdefault(kinds, []).append(core)
-    size = _length(rewards, parts, len(alike))
+    size = _length(rewards, parts, len(alike), longest)
     z = np.exp(-2j * np.pi * np.arange(size // 2 + 1) / size)
     ends = [_of_kind(kind, z) for kind in law.kinds]
     fresh = _of_request(law, z, ends)
@@ -108,17 +121,17 @@ def _of_request(law: RequestLaw, z: NDArray[np.complex128], ends: list[NDArray[n
     )
 
 
-def _length(rewards: Rewards, parts: list[tuple[int, tuple[int, ...]]], groups: int) -> int:
+def _length(rewards: Rewards, parts: list[tuple[int, tuple[int, ...]]], groups: int, longest: int) -> int:
     """A power of 2 beyond which next to nothing lies."""
     space, law = rewards.space, rewards.law
     bounds = [kind.bound for kind in law.kinds]
     seen = max(tokens + sum(map(mul, bounds, times)) for tokens, times in parts)
-    longest = float((law.prefill + np.maximum(law.decode, 0)).max()) + sum(bounds)
-    most = seen + max(longest, space.mean) * int(space.room.max())
+    one = float((law.prefill + np.maximum(law.decode, 0)).max()) + sum(bounds)
+    most = seen + max(one, space.mean) * int(space.room.max())
     memoryless = [float(kind.mean) for kind in law.kinds if kind.memoryless]
-    if memoryless:  # a sum of n geometric lengths exceeds three times its mean, and 40 single ones, next to never
-        most = 3 * most + 40 * max(memoryless)
+    if memoryless:
+        most = _MEANS * most + _MEANS_MORE * max(memoryless)
     size = 1 << int(most).bit_length()
-    if size > _LONGEST or groups * (int(space.room.max()) + 1) * size > _MOST_WORK:
+    if size > longest or groups * (int(space.room.max()) + 1) * size > _WORK * longest:
         raise NotConverged(f"the law of the token backlog has {size} entries; its mean is known")
     return size

@@ -84,6 +84,17 @@ def test_the_object_of_one_chain(capsys):
     assert not {"after", "simulated"} & set(found)
 
 
+def test_the_law_of_the_token_backlog_at_boundaries(capsys, model, monkeypatch):
+    for lengths in ({}, {"decode": '{ law = "geometric", mean = 3 }'}):
+        found = report(capsys, model(rate="0.4", **lengths))["boundary"]
+        law = found["backlog_law"]
+        assert sum(law) == pytest.approx(1)
+        assert law[0] == pytest.approx(found["p_empty"])
+        assert sum(tokens * chance for tokens, chance in enumerate(law)) == pytest.approx(found["mean_backlog_tokens"])
+    monkeypatch.setattr("queuetheory_llm.markov.chain._LONGEST_WRITTEN", 32)
+    assert report(capsys, model(rate="0.4"))["boundary"]["backlog_law"] is None
+
+
 def test_several_schedulers_are_a_list_and_a_row_each(capsys):
     names = ["sarathi", "orca", "vllm-vanilla", "fastertransformer"]
     flags = [text for name in names for text in ("--scheduler", name)]
