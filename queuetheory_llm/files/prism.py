@@ -269,7 +269,9 @@ def _rewards(chain: Rewards, pieces: Sequence[_Piece]) -> Iterator[str]:
     lasting = list(zip(pieces, seconds, coming, strict=True))
     spent = (f"({known[piece.core]}+unseen)*{time!r}+{come!r}" for piece, time, come in lasting)
     yield from _structure("requests_seconds", _items(space, pieces, spent))
-    spent = (f"({left[piece.core]!r}+{each})*{time!r}+{space.mean * come!r}" for piece, time, come in lasting)
+    # The lengths a batch draws tell its duration: only the unseen requests behind are worth the same each second.
+    began = (chain.backlog - space.mean * space.unseen() * chain.seconds)[at].tolist()
+    spent = (f"{fixed!r}+{space.mean * time!r}*unseen" for fixed, time in zip(began, seconds, strict=True))
     yield from _structure("backlog_seconds", _items(space, pieces, spent))
 
 
