@@ -30,23 +30,15 @@ _DIGITS = 9  # of the mean tokens of a batch: what differs beyond them differs b
 
 
 class AtLevel(Enum):
-    """Whether F stays below the level; the value is the word used in JSON."""
+    """What the explored states at the level say of F; the value is the word used in JSON.
+
+    ``BOUNDED``: V falls by eps or more in all of them. ``UNBOUNDED``: in some, where requests wait, V does not fall, so
+    F is as deep as the level. ``NOT_SEEN``: neither; there is no such state, or it has too few requests for a batch.
+    """
 
     BOUNDED = "BOUNDED"
     UNBOUNDED = "UNBOUNDED"
     NOT_SEEN = "NOT_SEEN"
-
-    @property
-    def meaning(self) -> str:
-        """One sentence for a person."""
-        return _MEANING[self]
-
-
-_MEANING = {
-    AtLevel.BOUNDED: "V falls by eps or more in every state at the level that was explored",
-    AtLevel.UNBOUNDED: "V does not fall in some state at the level where requests wait, so F is as deep as the level",
-    AtLevel.NOT_SEEN: "no explored state at the level tells: there is none, or it has too few requests to fill a batch",
-}
 
 
 @attrs.frozen(kw_only=True)
