@@ -6,8 +6,7 @@ the state. No rule looks at a decode length, so one of a kind (see `DecodeKind`)
 served, and until then requests of one kind are alike; a memoryless one is never drawn. The chain is the one of Dai et
 al. 2025, section 2, lumped; every rule is asked through its own `form`.
 
-A decode length below 0 that is not among the kinds of the law never ends: with requests of such a length in the core,
-the same model has an endless backlog of decodes.
+With decodes in the core that are `ENDLESS`, the same model has a backlog of decodes that never ends.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.schedulers.array_rule import ArrayRule
 from queuetheory_llm.schedulers.limits import BrokenLimit, checked_tokens, refusal, require_batch
 from queuetheory_llm.schedulers.policy import Batch, Pass, Policy, Scheduler, View
-from queuetheory_llm.schedulers.state import Left, State
+from queuetheory_llm.schedulers.state import ENDLESS, Left, State
 
 
 @attrs.frozen
@@ -195,13 +194,12 @@ class Outcomes:
         Served requests of memoryless length that stand next to each other in every order, and decode by one law, are
         only counted. Of the others each gets a length, for a later batch may serve some of them alone.
         """
-        after = core.after(batch)
+        after, place = core.followed(batch)
         if not self.law.kinds:
             yield 1.0, after
             return
-        place = _places(core, batch)
         served = [place[position] for position in batch.decode if position in place]
-        drawn = sorted(position for position in served if after.left[position][1] < 0)
+        drawn = sorted(position for position in served if ENDLESS < after.left[position][1] < 0)
         rank = {position: index for index, position in enumerate(after.running)}
         blocks = [
             [position for _, position in block]
@@ -257,18 +255,6 @@ class Outcomes:
                 end -= 1
             left, unseen = left[:end], unseen + len(left) - end
         return State(left, running), unseen
-
-
-def _places(core: State, batch: Batch) -> dict[int, int]:
-    """Where the requests of ``core`` stand once the batch has ended."""
-    left = dict(batch.prefill)
-    served = set(batch.decode)
-    kept = [
-        position
-        for position, (prefill, decode) in enumerate(core.left)
-        if prefill - left.get(position, 0) or decode - (position in served and decode > 0)
-    ]
-    return {old: new for new, old in enumerate(kept)}
 
 
 def _decoded(state: State, decodes: dict[int, int]) -> State:

@@ -11,9 +11,11 @@ import attrs
 
 from queuetheory_llm.schedulers.policy import Batch, View
 
-#: Prefill and decode tokens left of one request. A decode count below 0 is a length that is not known: it is not
-#: counted down, and what is left after a token is drawn.
+#: Prefill and decode tokens left of one request. A decode count below 0 is a code that is not counted down: -1, -2, ...
+#: for a length that is not known, of the first, second, ... kind of the law of the lengths; or `ENDLESS`.
 Left = tuple[int, int]
+#: The decode count of a request that never ends.
+ENDLESS = -(2**31)
 
 
 @attrs.frozen
@@ -33,7 +35,7 @@ class State:
 
     @property
     def tokens(self) -> int:
-        """Token backlog."""
+        """Token backlog, where every length is known."""
         return sum(prefill + decode for prefill, decode in self.left)
 
     def view(self, b_max: int, k_max: int | None = None) -> View:
@@ -51,6 +53,10 @@ class State:
 
     def after(self, batch: Batch) -> State:
         """The state when the batch has ended and its tokens are credited, before any arrival."""
+        return self.followed(batch)[0]
+
+    def followed(self, batch: Batch) -> tuple[State, dict[int, int]]:
+        """The state `after` the batch, and the new position of each old one that is still in it."""
         left = [list(tokens) for tokens in self.left]
         for position, tokens in batch.prefill:
             left[position][0] -= tokens
@@ -60,10 +66,11 @@ class State:
         started = [*self.running, *sorted(set(served) - set(self.running))]
         kept = [position for position, (prefill, decode) in enumerate(left) if prefill or decode]
         moved = {old: new for new, old in enumerate(kept)}
-        return State(
+        state = State(
             tuple((left[old][0], left[old][1]) for old in kept),
             tuple(moved[position] for position in started if position in moved),
         )
+        return state, moved
 
     def joined(self, arrivals: Sequence[Left]) -> State:
         """The state with new requests behind the others."""

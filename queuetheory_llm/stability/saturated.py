@@ -35,7 +35,7 @@ from queuetheory_llm.model.chances import arrivals_law, request_law
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import RequestLengths
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
-from queuetheory_llm.schedulers.state import State
+from queuetheory_llm.schedulers.state import ENDLESS, State
 
 #: Probability that a law of unbounded lengths is cut off at, for each request.
 TAIL = 1e-13
@@ -47,7 +47,6 @@ _FIRST_WAITING = 16  # prompts waiting in the first cut of the chain beside endl
 _AGREE = 1e-11  # relative change of a rate when the cut is doubled
 _DIRECT = 4_000  # states up to which a chain is written out and factorised
 _RESIDUAL = 1e-12  # sum over the states of abs(law - law P)
-_ENDLESS = (0, -1)  # a decode that never ends
 
 
 class Plenty(Enum):
@@ -201,7 +200,7 @@ class SaturatedEngine:
     def _start(self) -> State:
         """The endless decodes."""
         decodes = 0 if self.plenty is Plenty.PROMPTS else self.engine.slots
-        return self._outcomes.canonical(State((_ENDLESS,) * decodes, tuple(range(decodes))), 0)[0]
+        return self._outcomes.canonical(State(((0, ENDLESS),) * decodes, tuple(range(decodes))), 0)[0]
 
     @cached_property
     def _in_reach(self) -> int:
