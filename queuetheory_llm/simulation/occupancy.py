@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -73,25 +70,3 @@ def _window(run: Run, warm_up: Number) -> tuple[int, int]:
             "give a shorter one or run longer"
         )
     return start, end
-
-
-def mean_present(runs: Sequence[Run], warm_up: Number = 0) -> tuple[float, float]:
-    """Mean number of requests present over time, with its standard error over independent runs.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        Independent replications of one system over the same span, two or more.
-    warm_up : number or str
-        See `occupancy`.
-
-    Raises
-    ------
-    InvalidInput
-        If there are fewer than two runs, or a run is not longer than the warm-up.
-    """
-    if len(runs) < 2:
-        raise InvalidInput("mean number present: its error comes from independent runs; give two or more")
-    laws = [occupancy(run, warm_up) for run in runs]
-    means = np.array([law @ np.arange(law.size) for law in laws])
-    return float(means.mean()), float(means.std(ddof=1)) / math.sqrt(len(runs))

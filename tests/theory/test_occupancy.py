@@ -16,7 +16,7 @@ from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.registry import SCHEDULERS, parse_scheduler
 from queuetheory_llm.simulation import reference
 from queuetheory_llm.simulation.clock import Clock
-from queuetheory_llm.simulation.occupancy import mean_present, occupancy, ticks_present
+from queuetheory_llm.simulation.occupancy import occupancy, ticks_present
 from queuetheory_llm.simulation.requests import Requests, sample
 from queuetheory_llm.simulation.run import NEVER
 from queuetheory_llm.simulation.runner import run
@@ -118,9 +118,6 @@ def test_md1_against_pollaczek():
     errors = shares.std(axis=0, ddof=1) / math.sqrt(len(runs))
     assert (np.abs(shares.mean(axis=0) - law) < 4 * errors).all()
     assert errors.max() < 0.003
-    mean, error = mean_present(runs, 200)
-    assert abs(mean - float(load + load**2 / (2 * (1 - load)))) < 4 * error
-    assert 0 < error < 0.05
 
 
 def test_the_share_of_a_number_that_lasts_no_time_is_not_given():
@@ -136,7 +133,6 @@ def test_refusals_are_one_line():
     for call, words in [
         (lambda: occupancy(done, 2), "leave nothing of a run of 2 s"),
         (lambda: occupancy(done, "-1 s"), "negative"),
-        (lambda: mean_present([done]), "two or more"),
     ]:
         with pytest.raises(InvalidInput, match=words) as refused:
             call()
