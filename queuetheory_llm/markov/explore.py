@@ -74,7 +74,7 @@ def explore(
         If the states or the moves are too many.
     """
     if isinstance(outcomes.scheduler, Policy):
-        from queuetheory_llm.markov.compiled import explore_policy  # loads numba
+        from queuetheory_llm.markov.policy_space import explore_policy  # loads numba
 
         return explore_policy(outcomes, arrivals, level, limits, progress)
     return explore_plainly(outcomes, arrivals, level, limits, progress)

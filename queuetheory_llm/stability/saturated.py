@@ -270,7 +270,7 @@ class SaturatedEngine:
 
     def _explored_compiled(self) -> _Chain:
         """The chain of the decodes in progress from none on; prompts are endless."""
-        from queuetheory_llm.markov.compiled import explore_endless
+        from queuetheory_llm.markov.policy_space import explore_endless
 
         pauses = _at_most(_PAUSES, self._too_large(_COMPILED))
         try:

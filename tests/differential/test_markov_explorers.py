@@ -11,10 +11,10 @@ import pytest
 from systems import some_law, some_rule
 
 from queuetheory_llm.errors import InfeasibleRequest, NotConverged
-from queuetheory_llm.markov import compiled
-from queuetheory_llm.markov.compiled import Cores, explore_policy
+from queuetheory_llm.markov import policy_space
 from queuetheory_llm.markov.explore import Limits, explore, explore_plainly
 from queuetheory_llm.markov.outcomes import Outcomes
+from queuetheory_llm.markov.policy_space import Cores, explore_policy
 from queuetheory_llm.markov.space import Moves
 from queuetheory_llm.model.arrivals import PoissonArrivals, SlottedArrivals
 from queuetheory_llm.model.batch_time import Staircase
@@ -214,10 +214,10 @@ def test_limits_hold_in_both():
 
 
 def test_arrays_grow_and_progress_is_told(monkeypatch):
-    monkeypatch.setattr(compiled, "FIRST_CORES", 2)
-    monkeypatch.setattr(compiled, "FIRST_MOVES", 1)
-    monkeypatch.setattr(compiled, "FIRST_RUNS", 1)
-    monkeypatch.setattr(compiled, "PAUSE", 8)
+    monkeypatch.setattr(policy_space, "FIRST_CORES", 2)
+    monkeypatch.setattr(policy_space, "FIRST_MOVES", 1)
+    monkeypatch.setattr(policy_space, "FIRST_RUNS", 1)
+    monkeypatch.setattr(policy_space, "PAUSE", 8)
     outcomes, told = two_lengths("sarathi"), []
     ours = explore_policy(outcomes, SLOTTED, 30, MANY, told.append)
     assert_same(ours, explore_plainly(outcomes, SLOTTED, 30, MANY))
