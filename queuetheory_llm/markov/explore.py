@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
 from typing import Any
 
 import attrs
@@ -10,7 +11,7 @@ import numpy as np
 
 from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.markov.outcomes import Outcome, Outcomes
-from queuetheory_llm.markov.space import Duration, Moves, Sizes, Space
+from queuetheory_llm.markov.space import Duration, Floats, Ints, Moves, Sizes, Space
 from queuetheory_llm.model.arrivals import Arrivals, SlottedArrivals
 from queuetheory_llm.model.chances import arrivals_law
 from queuetheory_llm.schedulers.policy import Policy
@@ -101,12 +102,7 @@ def explore_plainly(
             progress(states)
 
     cores, columns = search([State()], line, found)
-    counts = [
-        np.array(rooms),
-        np.array([len(core.left) for core in cores]),
-        np.array([sum(map(sizes.tokens, core.left)) for core in cores], dtype=np.float64),
-    ]
-    return space_of(outcomes, arrivals, level, cores, counts, columns)
+    return space_of(outcomes, arrivals, level, cores, [np.array(rooms), *counts_of(sizes, cores)], columns)
 
 
 def search(
@@ -142,6 +138,12 @@ def search(
         found(cores, rows, done)
     columns = [np.array(column) for column in zip(*rows, strict=True)] if rows else [np.zeros(0, np.int32)] * 7
     return cores, columns
+
+
+def counts_of(sizes: Sizes, cores: Sequence[State]) -> tuple[Ints, Floats]:
+    """Requests and expected tokens of each core; arrays of shape (cores,)."""
+    known = np.array([len(core.left) for core in cores], dtype=np.int64)
+    return known, np.array([sum(map(sizes.tokens, core.left)) for core in cores], dtype=np.float64)
 
 
 def sizes_of(outcomes: Outcomes, arrivals: Arrivals) -> Sizes:
@@ -196,7 +198,7 @@ def _same(fewer: list[Outcome], more: list[Outcome], by: int) -> bool:
 
 def space_of(
     outcomes: Outcomes,
-    arrivals: Arrivals,
+    arrivals: Arrivals | None,
     level: float,
     cores: Sequence[State],
     counts: Sequence[Any],
@@ -206,21 +208,18 @@ def space_of(
 
     Parameters
     ----------
+    arrivals : Arrivals, optional
+        Without them the engine is never idle.
     counts : arrays of shape (cores,)
         W, requests and expected tokens of each core.
     columns : list of arrays of shape (moves,)
         source, target, low, high, taken, tokens, chance of the batches, by source and low; the idle engine is added
-        here. Emptied, so that what is in order need not stand in memory beside what is not.
+        here. The list is emptied, so that what is in order need not stand in memory beside what is not.
     """
     room, known, expected = counts
-    slot = arrivals.slot if isinstance(arrivals, SlottedArrivals) else None
-    idle = 1 / arrivals.rate if slot is None else slot
     seconds = {count: outcomes.engine.batch_time.seconds(count) for count in np.unique(columns[5]).tolist()}
     lasting = sorted(set(seconds.values()))
-    durations = [Duration(seconds=each, arrivals=arrivals_law(arrivals, each)) for each in lasting]
-    # The idle engine waits for a request, or under slotted arrivals for the next slot.
-    comes = np.array([0.0, 1.0]) if slot is None else arrivals_law(arrivals, idle)
-    durations.append(Duration(seconds=idle, arrivals=comes))
+    durations = _durations(arrivals, lasting)
     by_time = sorted(seconds, key=lambda count: (seconds[count], count))
     rank = np.zeros(max(by_time, default=0) + 1, dtype=np.min_scalar_type(len(by_time)))  # small ones sort fastest
     rank[by_time] = np.arange(len(by_time))
@@ -229,9 +228,8 @@ def space_of(
     columns.append(index[rank[columns[5]]])
     whole: list[Any] = []
     for last, kind in zip((0, 0, 0, 0, 0, 0, 1.0, len(lasting)), (np.int32,) * 6 + (np.float64, np.int32), strict=True):
-        column = np.empty(order.size + 1, dtype=kind)
-        column[:-1] = columns.pop(0)[order]
-        column[-1] = last
+        column = np.full(order.size + len(durations) - len(lasting), last, dtype=kind)
+        column[: order.size] = columns.pop(0)[order]
         whole.append(column)
     return Space(
         cores=cores,
@@ -250,5 +248,16 @@ def space_of(
             chance=whole[6],
             duration=whole[7],
         ),
-        durations=tuple(durations),
+        durations=durations,
     )
+
+
+def _durations(arrivals: Arrivals | None, lasting: Sequence[Fraction]) -> tuple[Duration, ...]:
+    """Those of the batches and, behind them, of the idle engine."""
+    if arrivals is None:
+        return tuple(Duration(seconds=each, arrivals=np.ones(1)) for each in lasting)
+    busy = [Duration(seconds=each, arrivals=arrivals_law(arrivals, each)) for each in lasting]
+    # The idle engine waits for a request, or under slotted arrivals for the next slot.
+    if isinstance(arrivals, SlottedArrivals):
+        return *busy, Duration(seconds=arrivals.slot, arrivals=arrivals_law(arrivals, arrivals.slot))
+    return *busy, Duration(seconds=1 / arrivals.rate, arrivals=np.array([0.0, 1.0]))

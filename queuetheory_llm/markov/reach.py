@@ -11,13 +11,10 @@ from typing import Any
 
 import attrs
 import numpy as np
-from numpy.typing import NDArray
 
 from queuetheory_llm.markov.operator import entry
-from queuetheory_llm.markov.space import Ints, Moves, Space
+from queuetheory_llm.markov.space import Ints, Moves, Small, Space
 from queuetheory_llm.schedulers.state import State
-
-Small = NDArray[np.int32]
 
 
 @entry

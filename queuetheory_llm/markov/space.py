@@ -26,10 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuetheory_llm.model.chances import RequestLaw
-from queuetheory_llm.schedulers.state import Left, State
+from queuetheory_llm.schedulers.state import ENDLESS, Left, State
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Small = NDArray[np.int32]  # what there are many of
 
 _FINEST = 10**6  # parts of a token that sizes are counted in
 
@@ -59,8 +60,10 @@ class Sizes:
         object.__setattr__(self, "whole", max(1, round(self.law.mean_tokens * self.parts)))
 
     def tokens(self, left: Left) -> float:
-        """Expected tokens left of a request looked at."""
+        """Expected tokens left of a request looked at; an endless decode, the same in every state, counts for none."""
         prefill, decode = left
+        if decode == ENDLESS:
+            return float(prefill)
         return prefill + (decode if decode >= 0 else float(self.law.kinds[-1 - decode].mean))
 
     def size(self, left: Left) -> int:
@@ -106,14 +109,14 @@ class Moves:
         Index of the duration, ascending.
     """
 
-    source: NDArray[np.int32]
-    target: NDArray[np.int32]
-    low: NDArray[np.int32]
-    high: NDArray[np.int32]
-    taken: NDArray[np.int32]
+    source: Small
+    target: Small
+    low: Small
+    high: Small
+    taken: Small
     chance: Floats
-    tokens: NDArray[np.int32]
-    duration: NDArray[np.int32]
+    tokens: Small
+    duration: Small
 
     def __len__(self) -> int:
         """Number of moves."""
@@ -127,7 +130,7 @@ class Space:
     Attributes
     ----------
     cores : sequence of State
-        Core 0 is the empty one; its first state is the empty engine.
+        Core 0 is the one explored from: the empty one, whose first state is the empty engine, where requests arrive.
     first : int64 array of shape (cores + 1,)
         Number of the first state of each core; the last entry is the number of states.
     known : int64 array of shape (cores,)
@@ -137,7 +140,7 @@ class Space:
     mean : float
         m, the expected tokens of an unseen request.
     level : float
-        N, in tokens.
+        N, in tokens; infinite where the lines are cut otherwise.
     moves : Moves
     durations : tuple of Duration
     """

@@ -12,6 +12,7 @@ requests looked at and the time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from fractions import Fraction
@@ -27,9 +28,9 @@ from queuetheory_llm.errors import AssumptionViolated, NotConverged
 from queuetheory_llm.exact.numbers import Real
 from queuetheory_llm.markov.components import recurrence_of
 from queuetheory_llm.markov.direct import direct_law
-from queuetheory_llm.markov.explore import Limits, Step, gathered, ranges, search
+from queuetheory_llm.markov.explore import Limits, Step, counts_of, gathered, ranges, search, space_of
 from queuetheory_llm.markov.outcomes import Outcomes
-from queuetheory_llm.markov.space import Duration, Floats, Ints, Moves, Space
+from queuetheory_llm.markov.space import Floats, Ints, Moves, Sizes, Small, Space
 from queuetheory_llm.model.arrivals import Arrivals
 from queuetheory_llm.model.chances import arrivals_law, request_law
 from queuetheory_llm.model.engine import Engine
@@ -79,7 +80,7 @@ class _Chain:
     """A chain without an idle engine: its space, and the prompts that each move begins."""
 
     space: Space
-    begun: Ints
+    begun: Small
 
     def within(self, cores: NDArray[np.integer]) -> _Chain:
         """The chain on one closed class of lines of one state."""
@@ -244,29 +245,26 @@ class SaturatedEngine:
             f"than {limits.moves} outcomes; measure by simulation"
         )
 
-    def _explored(self, starts: Iterable[State], room: int, limits: Limits = _PLAIN) -> _Chain:
-        """The chain with up to ``room`` unseen prompts on each line; they are endless where ``room`` is 0."""
-
+    def _explored(self, starts: Iterable[State], waiting: int, limits: Limits = _PLAIN) -> _Chain:
+        """The chain with up to ``waiting`` unseen prompts on each line; they are endless where that is 0."""
         outcomes = attrs.evolve(self._outcomes, count=_at_most(limits.moves, self._too_large(limits)))
 
         def line(core: State) -> Iterator[Step]:
-            if room:
-                for unseen in range(room + 1):
+            if waiting:
+                for unseen in range(waiting + 1):
                     self._require_blind(core, unseen)
-                yield from ranges(outcomes, core, room)
+                yield from ranges(outcomes, core, waiting)
             else:
                 self._require_blind(core, self._in_reach)
                 for outcome in gathered(outcomes.of(core, self._in_reach)):
                     yield self._in_reach, self._in_reach, outcome
 
         def found(cores: Sequence[State], rows: Sequence[Any], done: int) -> None:  # noqa: ARG001 - one signature
-            if len(cores) * (room + 1) > limits.states:
+            if len(cores) * (waiting + 1) > limits.states:
                 raise self._too_large(limits)
 
         cores, columns = search(starts, line, found)
-        known = np.array([len(core.left) for core in cores])
-        tokens = np.array([sum(map(sum, core.left)) for core in cores], dtype=np.float64)
-        return self._chain(cores, known, tokens, columns, room)
+        return self._chain(cores, *counts_of(Sizes(law=outcomes.law), cores), columns, waiting)
 
     def _explored_compiled(self) -> _Chain:
         """The chain of the decodes in progress from none on; prompts are endless."""
@@ -279,39 +277,14 @@ class SaturatedEngine:
             raise self._too_large(_COMPILED) from None
         return self._chain(*found, 0)
 
-    def _chain(
-        self, cores: Sequence[State], known: Ints, expected: Floats, columns: Sequence[Any], room: int
-    ) -> _Chain:
-        source, target, low, high, begun, tokens, chance = columns
-        counts, which = np.unique(tokens, return_inverse=True)
-        seconds = [self.engine.batch_time.seconds(tokens_of) for tokens_of in counts.tolist()]
-        lasting = sorted(set(seconds))
-        duration = np.array([lasting.index(each) for each in seconds])[which]
-        order = np.argsort(duration, kind="stable")
-        shift = begun if room else np.zeros_like(begun)
-        whole = [column[order].astype(np.int32) for column in (source, target, low, high, shift, tokens, duration)]
-        if not room:
-            whole[2] = whole[3] = np.zeros_like(whole[2])
-        space = Space(
-            cores=cores,
-            first=np.arange(len(cores) + 1, dtype=np.int64) * (room + 1),
-            known=known,
-            tokens=expected,
-            mean=float(self._outcomes.law.mean_prefill),
-            level=0.0,
-            moves=Moves(
-                source=whole[0],
-                target=whole[1],
-                low=whole[2],
-                high=whole[3],
-                taken=whole[4],
-                tokens=whole[5],
-                duration=whole[6],
-                chance=chance[order],
-            ),
-            durations=tuple(Duration(seconds=each, arrivals=np.ones(1)) for each in lasting),
-        )
-        return _Chain(space, begun[order])
+    def _chain(self, cores: Sequence[State], known: Ints, tokens: Floats, columns: list[Any], waiting: int) -> _Chain:
+        counts = [np.full(len(cores), waiting), known, tokens]
+        space = space_of(self._outcomes, None, math.inf, cores, counts, columns)
+        begun = space.moves.taken
+        if not waiting:  # as many stand behind the core after the batch as before
+            none = np.zeros_like(begun)
+            space = attrs.evolve(space, moves=attrs.evolve(space.moves, low=none, high=none, taken=none))
+        return _Chain(space, begun)
 
     # ------------------------------------------------------------------------------------------- endless prompts
 

@@ -265,6 +265,8 @@ class TestRandomPrompts:
             system = chain(attrs.evolve(SMALL, k_max=k_max), rule, workload, Plenty.PROMPTS)
             plain, compiled = system._explored([State()], 0), system._explored_compiled()
             assert list(plain.space.cores) == list(compiled.space.cores)
+            for field in ("first", "known", "tokens"):
+                np.testing.assert_array_equal(getattr(plain.space, field), getattr(compiled.space, field))
             assert plain.begun.tolist() == compiled.begun.tolist()
             for field in attrs.fields_dict(Moves):
                 np.testing.assert_array_equal(getattr(plain.space.moves, field), getattr(compiled.space.moves, field))
