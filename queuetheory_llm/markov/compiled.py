@@ -21,9 +21,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from queuetheory_llm.kept import F, kept
-from queuetheory_llm.markov.space import Floats, Ints
-
-Words = NDArray[np.int32]
+from queuetheory_llm.markov.space import Floats, Ints, Small
 
 # The kernel makes no array, so nothing need count references to them.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
@@ -95,24 +93,24 @@ class Found(NamedTuple):
     ``latest`` is the last move to each core; see `write_move`.
     """
 
-    words: Words
+    words: Small
     begin: Ints
-    latest: Words
-    room: Words
-    known: Words
+    latest: Small
+    room: Small
+    known: Small
     tokens: Floats
-    table: Words
+    table: Small
 
 
 class Rows(NamedTuple):
     """Moves; see `space.Moves`. ``high`` has another use while a batch is at work; see `write_move`."""
 
-    source: Words
-    target: Words
-    low: Words
-    high: Words
-    taken: Words
-    tokens: Words
+    source: Small
+    target: Small
+    low: Small
+    high: Small
+    taken: Small
+    tokens: Small
     chance: Floats
 
 
@@ -131,7 +129,7 @@ class Desk(NamedTuple):
     rest: Ints
     after: Ints
     gone: Ints
-    key: Words
+    key: Small
     drawn: Ints
     path: Floats
 
@@ -269,7 +267,7 @@ def canonical(rule: Rule, lengths: Lengths, desk: Desk, runs: int) -> tuple[int,
 
 
 @inlined
-def hashed(words: Words, begin: int, end: int) -> Any:
+def hashed(words: Small, begin: int, end: int) -> Any:
     """A hash of an even number of words, from 0."""
     mixed = np.uint64(end - begin)
     for i in range(begin, end, 2):
@@ -280,7 +278,7 @@ def hashed(words: Words, begin: int, end: int) -> Any:
 
 
 @inlined
-def number_of(lengths: Lengths, found: Found, at: Ints, key: Words, size: int) -> int:
+def number_of(lengths: Lengths, found: Found, at: Ints, key: Small, size: int) -> int:
     """The number of the core in ``key``, which is added where it is new; -1 where there is no room for it."""
     words, begin, mask = found.words, found.begin, found.table.size - 1
     slot = hashed(key, 0, size) & mask
@@ -302,7 +300,7 @@ def number_of(lengths: Lengths, found: Found, at: Ints, key: Words, size: int) -
 
 
 @inlined
-def add(lengths: Lengths, found: Found, at: Ints, key: Words, size: int) -> None:
+def add(lengths: Lengths, found: Found, at: Ints, key: Small, size: int) -> None:
     """Add the core in ``key``."""
     core = at[CORES]
     taken, known, tokens = 0, 0, 0.0

@@ -27,13 +27,12 @@ from queuetheory_llm.markov.compiled import (
     Rows,
     Rule,
     Search,
-    Words,
     advance,
     rehash,
 )
 from queuetheory_llm.markov.explore import Limits, Progress, sizes_of, space_of
 from queuetheory_llm.markov.outcomes import Outcomes
-from queuetheory_llm.markov.space import Floats, Ints, Sizes, Space
+from queuetheory_llm.markov.space import Floats, Ints, Sizes, Small, Space
 from queuetheory_llm.model.arrivals import Arrivals
 from queuetheory_llm.model.chances import DecodeKind, binomial_law
 from queuetheory_llm.schedulers.policy import Pass, Policy
@@ -54,7 +53,7 @@ class Cores(Sequence[State]):
     begin : int64 array of shape (cores + 1,)
     """
 
-    def __init__(self, words: Words, begin: Ints) -> None:
+    def __init__(self, words: Small, begin: Ints) -> None:
         self._words, self._begin = words, begin
 
     def __len__(self) -> int:
