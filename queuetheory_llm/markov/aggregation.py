@@ -15,16 +15,12 @@ from typing import Any
 
 import attrs
 import numpy as np
-from numpy.typing import NDArray
 
-from queuetheory_llm.markov.direct import Factorised, factorised
-from queuetheory_llm.markov.operator import entry
+from queuetheory_llm.markov.direct import ROUNDING, Factorised, factorised
+from queuetheory_llm.markov.operator import Small, entry
 from queuetheory_llm.markov.space import Floats, Ints, Space
 
-Small = NDArray[np.int32]
-
 _SUMS = 10**5  # of chances from block to block; more are not told apart by known requests
-_ROUNDING = float(np.finfo(np.float64).eps)
 
 
 @entry
@@ -233,4 +229,4 @@ def _floored(space: Space, law: Floats) -> Floats:
     """
     lines = np.diff(space.first)
     cores = np.add.reduceat(law, space.first[:-1]) / law.sum()
-    return law + _ROUNDING * np.repeat(cores + 1 / cores.size, lines)
+    return law + ROUNDING * np.repeat(cores + 1 / cores.size, lines)

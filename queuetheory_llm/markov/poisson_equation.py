@@ -9,16 +9,15 @@ import numpy as np
 
 from queuetheory_llm.errors import AssumptionViolated, NotConverged
 from queuetheory_llm.markov.aggregation import Coarse, blocks_of, coarse
-from queuetheory_llm.markov.direct import factorised
-from queuetheory_llm.markov.krylov import Map, cycle
+from queuetheory_llm.markov.direct import ROUNDING, factorised
+from queuetheory_llm.markov.iteration import CYCLES, Map, Report, cycle
 from queuetheory_llm.markov.operator import Factors, Operator, entry
 from queuetheory_llm.markov.space import Floats, Ints
-from queuetheory_llm.markov.stationary import Method, Report, method_for, steps_for
+from queuetheory_llm.markov.stationary import Method, method_for
 
 _CENTRED = 1e-9  # times the mean of abs(cost): the largest mean of a cost that counts as centred
-_CYCLES = 60
 _REFINED = 2  # times that a direct solution is improved by its own residual
-_ROUNDING = 16 * np.finfo(np.float64).eps  # of P h, relative to h
+_ROUNDING = 16 * ROUNDING  # of P h, relative to h
 
 
 @attrs.frozen(eq=False)
@@ -133,10 +132,9 @@ class PoissonEquation:
     def _iterated(self, cost: Floats, goal: float, progress: Report | None) -> tuple[Floats, int]:
         """The solution by GMRES with the chain of blocks."""
         level = self._level
-        basis = np.empty((steps_for(self.law.size) + 1, self.law.size))
         values = level.backward(cost)
         iterations = 0
-        for _ in range(_CYCLES):
+        for _ in range(CYCLES):
             rest = cost - self._applied(values)
             iterations += 1
             residual = float(np.abs(rest).max())
@@ -144,7 +142,7 @@ class PoissonEquation:
                 progress(iterations, residual)
             if residual <= max(goal / 2, _ROUNDING / 2 * float(np.abs(values).max())):
                 break
-            step, products = cycle(self._applied, level.backward, rest, basis, goal / 4)
+            step, products = cycle(self._applied, level.backward, rest, goal / 4)
             values += step
             iterations += products
         return values, iterations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -15,18 +14,13 @@ from queuetheory_llm.markov.aggregation import Coarse, blocks_of, coarse
 from queuetheory_llm.markov.classes import recurrence
 from queuetheory_llm.markov.components import Recurrence
 from queuetheory_llm.markov.direct import DENSE, direct_law, require_mixing
-from queuetheory_llm.markov.krylov import cycle
+from queuetheory_llm.markov.iteration import CYCLES, Report, cycle
 from queuetheory_llm.markov.operator import Operator, entry
 from queuetheory_llm.markov.space import Floats
-
-Report = Callable[[int, float], None]
 
 DIRECT = (
     1_200_000  # transitions up to which I - P is factorised: a second where few lead out of a state, else up to six
 )
-_BASIS = 25 * 10**6  # entries of all vectors of a basis
-_STEPS = range(6, 31)  # of one cycle
-_CYCLES = 60
 _WORSE = 3.0  # times the residual: an aggregation may raise it, for it mends what is slow, but no more than this
 _SETTLE = 5  # batches before the first aggregation
 
@@ -185,11 +179,6 @@ def _small_law(matrix: Any, method: Method) -> Floats:
 # ------------------------------------------------------------------------------------------------ chains in factors
 
 
-def steps_for(states: int) -> int:
-    """Steps of one cycle of GMRES, by what the basis takes."""
-    return min(max(_BASIS // states, _STEPS[0]), _STEPS[-1])
-
-
 def _iterated(
     operator: Operator, states: NDArray[np.integer], tolerance: float, progress: Report | None
 ) -> tuple[Floats, int]:
@@ -200,9 +189,8 @@ def _iterated(
     for _ in range(_SETTLE):
         law = operator.push(law)
     rest = operator.push(law) - law
-    basis = np.empty((steps_for(states.size) + 1, len(operator)))
     iterations, passage = _SETTLE + 1, 0.0
-    for turn in range(_CYCLES):
+    for turn in range(CYCLES):
         level = coarse(blocks, law, law)
         tried = _cleaned(operator.push(level.law()), states)
         left = operator.push(tried) - tried
@@ -213,7 +201,7 @@ def _iterated(
             progress(iterations, _size(rest))
         if _size(rest) <= tolerance / 2:
             break
-        step, products = _corrected(operator, level, rest, basis, tolerance)
+        step, products = _corrected(operator, level, rest, tolerance)
         law = _cleaned(operator.push(law + step), states)
         rest = operator.push(law) - law
         iterations += products + 2
@@ -226,10 +214,10 @@ def _size(rest: Floats) -> float:
     return float(np.abs(rest).sum())
 
 
-def _corrected(operator: Operator, level: Coarse, rest: Floats, basis: Floats, tolerance: float) -> tuple[Floats, int]:
+def _corrected(operator: Operator, level: Coarse, rest: Floats, tolerance: float) -> tuple[Floats, int]:
     """One cycle of GMRES for what is missing: (I - P' + u 1') x = ``rest``."""
 
     def apply(vector: Floats) -> Floats:
         return np.asarray(vector - operator.push(vector) + level.anchor * vector.sum(), dtype=np.float64)
 
-    return cycle(apply, level.forward, rest, basis, tolerance / (4 * np.sqrt(rest.size)))
+    return cycle(apply, level.forward, rest, tolerance / (4 * np.sqrt(rest.size)))

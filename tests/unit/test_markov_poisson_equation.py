@@ -68,7 +68,7 @@ def test_a_cost_that_is_not_centred_is_refused():
 def test_no_bias_without_its_tolerance(monkeypatch):
     operator = chain("sarathi", 4, timed(2, qt.Geometric(mean=5), "0.3"), 120)
     law = stationary(operator, method=Method.GTH).law
-    monkeypatch.setattr(module, "_CYCLES", 0)
+    monkeypatch.setattr(module, "CYCLES", 0)
     with pytest.raises(NotConverged, match="residual of"):
         bias(operator, law, centred(law, operator.space.backlog()), method=Method.ITERATIVE)
 

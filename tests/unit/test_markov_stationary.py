@@ -163,7 +163,7 @@ def test_several_closed_classes_are_refused(method):
 
 
 def test_no_law_without_its_tolerance(monkeypatch):
-    monkeypatch.setattr(module, "_CYCLES", 0)
+    monkeypatch.setattr(module, "CYCLES", 0)
     operator = chain("sarathi", 4, slotted(2, qt.Geometric(mean=9), "0.25"), 120)
     with pytest.raises(NotConverged, match="residual of"):
         stationary(operator, method=Method.ITERATIVE)
