@@ -168,11 +168,6 @@ class Coarse:
     _chain: Factorised
     _pinned: Floats
 
-    @property
-    def passage(self) -> float:
-        """See `Factorised`."""
-        return self._chain.passage
-
     def total(self, weight: Floats) -> Floats:
         """The weight in each block; shape (blocks,)."""
         out = np.empty(self.blocks.count)
@@ -200,8 +195,8 @@ class Coarse:
         return np.asarray(rest + value[self.blocks.block], dtype=np.float64)
 
 
-def coarse(blocks: Blocks, law: Floats, anchor: Floats) -> Coarse:
-    """The chain of blocks whose states share the weight of a block as in ``law``."""
+def aggregated(blocks: Blocks, law: Floats) -> Coarse:
+    """The chain of blocks whose states share the weight of a block as in ``law``, which is the anchor as well."""
     from scipy.sparse import coo_array, csr_array
 
     count = blocks.count
@@ -218,8 +213,8 @@ def coarse(blocks: Blocks, law: Floats, anchor: Floats) -> Coarse:
         served = coo_array((sums[of], (blocks.rows[of], blocks.columns[of])), shape=(count, count)).tocsr()
         chain = chain + served @ arrivals
     pinned = np.empty(count)
-    _total(blocks.block, anchor, pinned)
-    return Coarse(blocks=blocks, inner=inner, anchor=anchor, chain=factorised(chain), pinned=pinned)
+    _total(blocks.block, law, pinned)
+    return Coarse(blocks=blocks, inner=inner, anchor=law, chain=factorised(chain), pinned=pinned)
 
 
 def _floored(space: Space, law: Floats) -> Floats:

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 
 from queuetheory_llm.errors import AssumptionViolated, NotConverged
-from queuetheory_llm.markov.aggregation import Coarse, blocks_of, coarse
+from queuetheory_llm.markov.aggregation import Coarse, aggregated, blocks_of
 from queuetheory_llm.markov.direct import ROUNDING, factorised
 from queuetheory_llm.markov.iteration import CYCLES, Map, Report, cycle
 from queuetheory_llm.markov.operator import Factors, Operator, entry
@@ -126,13 +126,13 @@ class PoissonEquation:
         return lambda cost: chain.backward(cost, self.law)
 
     @cached_property
-    def _level(self) -> Coarse:
-        return coarse(blocks_of(self.operator.space), self.law, self.law)
+    def _coarse(self) -> Coarse:
+        return aggregated(blocks_of(self.operator.space), self.law)
 
     def _iterated(self, cost: Floats, goal: float, progress: Report | None) -> tuple[Floats, int]:
         """The solution by GMRES with the chain of blocks."""
-        level = self._level
-        values = level.backward(cost)
+        coarse = self._coarse
+        values = coarse.backward(cost)
         iterations = 0
         for _ in range(CYCLES):
             rest = cost - self._applied(values)
@@ -142,7 +142,7 @@ class PoissonEquation:
                 progress(iterations, residual)
             if residual <= max(goal / 2, _ROUNDING / 2 * float(np.abs(values).max())):
                 break
-            step, products = cycle(self._applied, level.backward, rest, goal / 4)
+            step, products = cycle(self._applied, coarse.backward, rest, goal / 4)
             values += step
             iterations += products
         return values, iterations
