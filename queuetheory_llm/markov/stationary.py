@@ -278,8 +278,8 @@ def passages(operator: Operator, law: Floats, states: NDArray[np.integer]) -> tu
         values += step
         iterations += products
     raise NotConverged(
-        f"no bound on the passage of the chain of {len(operator)} states to its likeliest one was found in {iterations} "
-        "products: its parts hardly ever exchange, and its law is not known; give a lower --level"
+        f"no bound on the passage of the chain of {len(operator)} states to its likeliest one was found in "
+        f"{iterations} products: its parts hardly ever exchange, and its law is not known; give a lower --level"
     )
 
 
