@@ -56,7 +56,7 @@ def cycle(apply: Map, precondition: Map, rest: Floats, goal: float) -> tuple[Flo
     def applied(vector: Floats) -> Floats:
         nonlocal products
         near = precondition(vector)
-        if not ROUNDING * np.abs(near).max() < np.abs(vector).max():
+        if not ROUNDING * np.abs(near).max() <= np.abs(vector).max():
             raise NotConverged(
                 f"the equations of {rest.size} states are singular to all digits: parts of the chain hardly ever "
                 "exchange"
