@@ -295,6 +295,6 @@ def _require_known(operator: Operator, law: Floats, rest: Floats, states: NDArra
     if not error <= LOST:
         raise NotConverged(
             f"the stationary law of {len(operator)} states has a residual of {_size(rest):.2g}, which the chain "
-            f"forgets so slowly that the law is only known to {error:.2g}; give a smaller tolerance or a lower --level"
+            f"forgets so slowly that the law is only known to {error:.2g}; give a lower --level"
         )
     return iterations

@@ -204,6 +204,22 @@ def test_no_law_without_its_tolerance(monkeypatch):
         stationary(operator, method=Method.DIRECT, tolerance=0.0)
 
 
+def test_a_loose_residual_is_no_law():
+    """Of 300 states that are left for each other at random, what a residual of 1e-3 hides is more than 1e-6."""
+    rng = np.random.default_rng(0)
+    operator = written(random_matrix(rng, 300), known=rng.integers(0, 7, 300))
+    with pytest.raises(NotConverged, match="the law is only known to"):
+        stationary(operator, method=Method.ITERATIVE, tolerance=1e-3)
+
+
+def test_no_passage_without_its_bound(monkeypatch):
+    monkeypatch.setattr(module, "CYCLES", 0)
+    operator = chain("sarathi", 4, slotted(2, qt.Geometric(mean=9), "0.25"), 120)
+    law = stationary(operator, method=Method.DIRECT).law
+    with pytest.raises(NotConverged, match="no bound on the passage"):
+        passages(operator, law, np.arange(len(operator)))
+
+
 def test_the_method_goes_by_size():
     sizes = [(module.DENSE, 10**6), (module.DENSE + 1, module.DIRECT), (10**5, module.DIRECT + 1)]
     assert [method_for(*size) for size in sizes] == list(Method)
