@@ -15,16 +15,12 @@ from typing import Any
 
 import attrs
 import numpy as np
-from numpy.typing import NDArray
 
-from queuetheory_llm.markov.direct import Factorised, factorised
-from queuetheory_llm.markov.operator import entry
+from queuetheory_llm.markov.direct import ROUNDING, Factorised, factorised
+from queuetheory_llm.markov.operator import Small, entry
 from queuetheory_llm.markov.space import Floats, Ints, Space
 
-Small = NDArray[np.int32]
-
 _SUMS = 10**5  # of chances from block to block; more are not told apart by known requests
-_ROUNDING = float(np.finfo(np.float64).eps)
 
 
 @entry
@@ -172,11 +168,6 @@ class Coarse:
     _chain: Factorised
     _pinned: Floats
 
-    @property
-    def passage(self) -> float:
-        """See `Factorised`."""
-        return self._chain.passage
-
     def total(self, weight: Floats) -> Floats:
         """The weight in each block; shape (blocks,)."""
         out = np.empty(self.blocks.count)
@@ -204,8 +195,8 @@ class Coarse:
         return np.asarray(rest + value[self.blocks.block], dtype=np.float64)
 
 
-def coarse(blocks: Blocks, law: Floats, anchor: Floats) -> Coarse:
-    """The chain of blocks whose states share the weight of a block as in ``law``."""
+def aggregated(blocks: Blocks, law: Floats) -> Coarse:
+    """The chain of blocks whose states share the weight of a block as in ``law``, which is the anchor as well."""
     from scipy.sparse import coo_array, csr_array
 
     count = blocks.count
@@ -222,8 +213,8 @@ def coarse(blocks: Blocks, law: Floats, anchor: Floats) -> Coarse:
         served = coo_array((sums[of], (blocks.rows[of], blocks.columns[of])), shape=(count, count)).tocsr()
         chain = chain + served @ arrivals
     pinned = np.empty(count)
-    _total(blocks.block, anchor, pinned)
-    return Coarse(blocks=blocks, inner=inner, anchor=anchor, chain=factorised(chain), pinned=pinned)
+    _total(blocks.block, law, pinned)
+    return Coarse(blocks=blocks, inner=inner, anchor=law, chain=factorised(chain), pinned=pinned)
 
 
 def _floored(space: Space, law: Floats) -> Floats:
@@ -233,4 +224,4 @@ def _floored(space: Space, law: Floats) -> Floats:
     """
     lines = np.diff(space.first)
     cores = np.add.reduceat(law, space.first[:-1]) / law.sum()
-    return law + _ROUNDING * np.repeat(cores + 1 / cores.size, lines)
+    return law + ROUNDING * np.repeat(cores + 1 / cores.size, lines)

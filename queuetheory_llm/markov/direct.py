@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.markov.space import Floats
 
+ROUNDING = float(np.finfo(np.float64).eps)
 DENSE = 800  # states up to which elimination without subtractions is used
-_ROUNDING = float(np.finfo(np.float64).eps)
-_LOST = 1e-6  # the largest error by rounding that a law may have
+LOST = 1e-6  # the largest error by rounding that a law may have
 _SETTLE = 30  # steps before the first guess at a likely state
 _CHOICES = 5  # of that state, each from the law found with the one before
 _LIKELY = 1e-3  # times the largest probability
@@ -129,7 +129,7 @@ def direct_law(matrix: Any) -> Floats:
         If rounding decides it.
     """
     chain = factorised(matrix)
-    require_mixing(max(chain.passage, _LOST * chain.longest))
+    require_mixing(max(chain.passage, LOST * chain.longest))
     return chain.law
 
 
@@ -139,7 +139,7 @@ def require_mixing(passage: float) -> None:
     ``passage``: steps to a likely state, expected by the law. From states that have hardly any weight there may be
     more, as long as they are not so many that their number, and with it the weight, is rounding.
     """
-    if not _ROUNDING * passage <= _LOST:
+    if not ROUNDING * passage <= LOST:
         raise NotConverged(
             f"the chain takes about {passage:.2g} batches to come back to the likely states: its parts hardly ever "
             f"exchange, and rounding decides between them; only elimination without subtractions (up to {DENSE} states "

@@ -8,17 +8,15 @@ import attrs
 import numpy as np
 
 from queuetheory_llm.errors import AssumptionViolated, NotConverged
-from queuetheory_llm.markov.aggregation import Coarse, blocks_of, coarse
-from queuetheory_llm.markov.direct import factorised
-from queuetheory_llm.markov.krylov import Map, cycle
+from queuetheory_llm.markov.aggregation import Coarse, aggregated, blocks_of
+from queuetheory_llm.markov.direct import ROUNDING, factorised
+from queuetheory_llm.markov.iteration import CYCLES, Map, Report, cycle
 from queuetheory_llm.markov.operator import Factors, Operator, entry
 from queuetheory_llm.markov.space import Floats, Ints
-from queuetheory_llm.markov.stationary import Method, Report, method_for, steps_for
+from queuetheory_llm.markov.stationary import Method, method_for
 
-_CENTRED = 1e-9  # times the mean of abs(cost): the largest mean of a cost that counts as centred
-_CYCLES = 60
 _REFINED = 2  # times that a direct solution is improved by its own residual
-_ROUNDING = 16 * np.finfo(np.float64).eps  # of P h, relative to h
+_ROUNDING = 16 * ROUNDING  # of P h, relative to h
 
 
 @attrs.frozen(eq=False)
@@ -30,11 +28,10 @@ class Bias:
     values : float64 array of shape (states,)
         h, with mean 0 under the law; in units of the cost.
     mean : float
-        What the law leaves of the mean of the cost: (I - P) h = cost - mean. It is 0 but for the error of the law.
-    residual : float
-        Largest abs(cost - mean - h + P h) over the states.
-    weighted : float
-        Mean of the same under the law.
+        Mean of the cost under the chain's own law, the second unknown of the equation. From the mean under the law
+        given it differs by the error of that law.
+    rest : float64 array of shape (states,)
+        cost - mean - h + P h. Under any law x of any chain Q, x (cost - mean) = x (Q - P) h + (x - x Q) h + x ``rest``.
     method : Method
     iterations : int
         Products with P; 0 where P was written out.
@@ -42,10 +39,14 @@ class Bias:
 
     values: Floats
     mean: float
-    residual: float
-    weighted: float
+    rest: Floats
     method: Method
     iterations: int
+
+    @property
+    def residual(self) -> float:
+        """Largest abs(``rest``)."""
+        return float(np.abs(self.rest).max())
 
 
 @attrs.frozen(eq=False)
@@ -70,33 +71,36 @@ class PoissonEquation:
         return method_for(len(self.operator), self.operator.transitions)
 
     def solve(self, cost: Floats, *, tolerance: float = 1e-9, progress: Report | None = None) -> Bias:
-        """h for one cost; see `bias`."""
+        """h and the mean of one cost.
+
+        Parameters
+        ----------
+        cost : float64 array of shape (states,)
+        tolerance : float
+            Of the residual, relative to the largest abs(cost); no less than rounding allows at the size of h.
+        progress : callable, optional
+            Called now and then with the number of products with P and the residual.
+
+        Raises
+        ------
+        NotConverged
+            If the residual does not come down to the tolerance.
+        """
         law, cost = self.law, np.asarray(cost, dtype=np.float64)
-        mean = float(law @ cost)
-        if not abs(mean) <= _CENTRED * float(law @ np.abs(cost)):
-            raise AssumptionViolated(
-                f"the Poisson equation needs a cost of mean 0 under the law, and its mean is {mean:.3g}; take it off "
-                "first"
-            )
         goal = tolerance * float(np.abs(cost).max())
-        values, iterations = self._values(cost, goal, progress)
-        mean = float(law @ values)
-        values = values - mean
-        rest = np.abs(cost - mean - values + self.operator.pull(values))
-        residual = float(rest.max())
-        if not residual <= max(goal, _ROUNDING * float(np.abs(values).max())):
+        centre = float(law @ cost)
+        values, iterations = self._values(cost - centre, goal, progress)
+        # What is solved is (I - P) h + law'h = cost - centre.
+        beside = float(law @ values)
+        values, mean = values - beside, centre + beside
+        rest = cost - mean - values + self.operator.pull(values)
+        found = Bias(values=values, mean=mean, rest=rest, method=self.method, iterations=iterations)
+        if not found.residual <= max(goal, _ROUNDING * float(np.abs(values).max())):
             raise NotConverged(
-                f"the Poisson equation of {len(law)} states is only solved to a residual of {residual:.2g}, not "
+                f"the Poisson equation of {len(law)} states is only solved to a residual of {found.residual:.2g}, not "
                 f"{goal:.2g}, after {iterations} products; allow a larger tolerance or a lower --level"
             )
-        return Bias(
-            values=values,
-            mean=mean,
-            residual=residual,
-            weighted=float(law @ rest),
-            method=self.method,
-            iterations=iterations,
-        )
+        return found
 
     def _values(self, cost: Floats, goal: float, progress: Report | None) -> tuple[Floats, int]:
         """h - P h + 1 (law'h) = cost, and the products with P it took."""
@@ -127,16 +131,15 @@ class PoissonEquation:
         return lambda cost: chain.backward(cost, self.law)
 
     @cached_property
-    def _level(self) -> Coarse:
-        return coarse(blocks_of(self.operator.space), self.law, self.law)
+    def _coarse(self) -> Coarse:
+        return aggregated(blocks_of(self.operator.space), self.law)
 
     def _iterated(self, cost: Floats, goal: float, progress: Report | None) -> tuple[Floats, int]:
         """The solution by GMRES with the chain of blocks."""
-        level = self._level
-        basis = np.empty((steps_for(self.law.size) + 1, self.law.size))
-        values = level.backward(cost)
+        coarse = self._coarse
+        values = coarse.backward(cost)
         iterations = 0
-        for _ in range(_CYCLES):
+        for _ in range(CYCLES):
             rest = cost - self._applied(values)
             iterations += 1
             residual = float(np.abs(rest).max())
@@ -144,46 +147,10 @@ class PoissonEquation:
                 progress(iterations, residual)
             if residual <= max(goal / 2, _ROUNDING / 2 * float(np.abs(values).max())):
                 break
-            step, products = cycle(self._applied, level.backward, rest, basis, goal / 4)
+            step, products = cycle(self._applied, coarse.backward, rest, goal / 4)
             values += step
             iterations += products
         return values, iterations
-
-
-def bias(
-    operator: Operator,
-    law: Floats,
-    cost: Floats,
-    *,
-    tolerance: float = 1e-9,
-    method: Method | None = None,
-    progress: Report | None = None,
-) -> Bias:
-    """Solve the Poisson equation of a chain with one closed class; for several costs see `PoissonEquation`.
-
-    Parameters
-    ----------
-    operator : Operator
-    law : float64 array of shape (states,)
-        The stationary law.
-    cost : float64 array of shape (states,)
-        With mean 0 under ``law``.
-    tolerance : float
-        Of the residual, relative to the largest abs(cost); no less than rounding allows at the size of h.
-    method : Method, optional
-        By default chosen by the size of the chain.
-    progress : callable, optional
-        Called now and then with the number of products with P and the residual.
-
-    Raises
-    ------
-    AssumptionViolated
-        If the mean of ``cost`` is not 0.
-    NotConverged
-        If the residual does not come down to the tolerance.
-    """
-    given = {} if method is None else {"method": method}
-    return PoissonEquation(operator, law, **given).solve(cost, tolerance=tolerance, progress=progress)
 
 
 # ---------------------------------------------------------------------------------------------------- refused requests

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -11,44 +10,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuetheory_llm.errors import AssumptionViolated, NotConverged
-from queuetheory_llm.markov.aggregation import Coarse, blocks_of, coarse
+from queuetheory_llm.markov.aggregation import Coarse, aggregated, blocks_of
 from queuetheory_llm.markov.classes import recurrence
 from queuetheory_llm.markov.components import Recurrence
-from queuetheory_llm.markov.direct import DENSE, direct_law, require_mixing
-from queuetheory_llm.markov.krylov import cycle
+from queuetheory_llm.markov.direct import DENSE, LOST, ROUNDING, direct_law, require_mixing
+from queuetheory_llm.markov.iteration import CYCLES, Report, cycle
 from queuetheory_llm.markov.operator import Operator, entry
 from queuetheory_llm.markov.space import Floats
-
-Report = Callable[[int, float], None]
 
 DIRECT = (
     1_200_000  # transitions up to which I - P is factorised: a second where few lead out of a state, else up to six
 )
-_BASIS = 25 * 10**6  # entries of all vectors of a basis
-_STEPS = range(6, 31)  # of one cycle
-_CYCLES = 60
+_FALL = 0.5  # least fall of v in a step, where the passage itself falls by 1
 _WORSE = 3.0  # times the residual: an aggregation may raise it, for it mends what is slow, but no more than this
-_SETTLE = 5  # batches before the first aggregation
+_FIRST = 5  # batches before the first aggregation
 
 
 class Method(Enum):
-    """How the equations of a chain are solved; the value is the word used in JSON."""
+    """How the equations of a chain are solved; the value is the word used in JSON.
+
+    GTH : elimination without subtractions (Grassmann, Taksar, Heyman 1985): every probability has its digits.
+    DIRECT : sparse factorisation of I - P.
+    ITERATIVE : aggregation over room and known requests (Koury, McAllister, Stewart 1984) in turn with GMRES.
+    """
 
     GTH = "gth"
     DIRECT = "direct"
     ITERATIVE = "iterative"
-
-    @property
-    def meaning(self) -> str:
-        """One sentence for a person."""
-        return _MEANING[self]
-
-
-_MEANING = {
-    Method.GTH: "elimination without subtractions (Grassmann, Taksar, Heyman 1985): every probability has its digits",
-    Method.DIRECT: "sparse factorisation of I - P",
-    Method.ITERATIVE: "aggregation over room and known requests (Koury, McAllister, Stewart 1984) within GMRES",
-}
 
 
 @attrs.frozen(eq=False)
@@ -86,6 +74,15 @@ def stationary(
 ) -> Stationary:
     """The stationary law of a chain.
 
+    A small residual alone says little of the law: what it does not see is multiplied by the time that the chain takes
+    to forget. So each method vouches for the law in its way.
+
+    - ``GTH``: guaranteed, a relative error of each probability of about n times the rounding unit, however slowly the
+      chain mixes.
+    - ``DIRECT``: estimated, rounding times the passage to a likely state, which the factors themselves give.
+    - ``ITERATIVE``: guaranteed, the sum of all errors is at most 1e-6, by a bound on the passage from every state to a
+      likely one (see `passages`). Only the rounding of the residual and of P is estimated, at one unit each step.
+
     Parameters
     ----------
     operator : Operator
@@ -101,7 +98,8 @@ def stationary(
     AssumptionViolated
         If the chain has several closed classes.
     NotConverged
-        If the residual does not come down to ``tolerance``.
+        If the residual does not come down to ``tolerance``, or the chain mixes so slowly that the law is not known
+        all the same.
     """
     found = recurrence(operator)
     if len(found.classes) > 1:
@@ -115,13 +113,16 @@ def stationary(
         law = np.zeros(len(operator))
         law[states] = _small_law(operator.matrix()[states][:, states], method)
     law = _cleaned(law, states)
-    rest = _size(law - operator.push(law))
-    if not rest <= tolerance:
+    rest = law - operator.push(law)
+    residual = _size(rest)
+    if not residual <= tolerance:
         raise NotConverged(
-            f"the stationary law of {len(operator)} states is only known to a residual of {rest:.2g}, not "
+            f"the stationary law of {len(operator)} states is only known to a residual of {residual:.2g}, not "
             f"{tolerance:g}, after {iterations} products; allow a larger tolerance or a lower --level"
         )
-    return Stationary(law=law, residual=rest, method=method, iterations=iterations, recurrence=found)
+    if method is Method.ITERATIVE:
+        iterations += _require_known(operator, law, rest, states)
+    return Stationary(law=law, residual=residual, method=method, iterations=iterations, recurrence=found)
 
 
 def _several(found: Recurrence) -> str:
@@ -185,11 +186,6 @@ def _small_law(matrix: Any, method: Method) -> Floats:
 # ------------------------------------------------------------------------------------------------ chains in factors
 
 
-def steps_for(states: int) -> int:
-    """Steps of one cycle of GMRES, by what the basis takes."""
-    return min(max(_BASIS // states, _STEPS[0]), _STEPS[-1])
-
-
 def _iterated(
     operator: Operator, states: NDArray[np.integer], tolerance: float, progress: Report | None
 ) -> tuple[Floats, int]:
@@ -197,27 +193,25 @@ def _iterated(
     blocks = blocks_of(operator.space)
     law = np.zeros(len(operator))
     law[states] = 1 / states.size
-    for _ in range(_SETTLE):
+    for _ in range(_FIRST):
         law = operator.push(law)
     rest = operator.push(law) - law
-    basis = np.empty((steps_for(states.size) + 1, len(operator)))
-    iterations, passage = _SETTLE + 1, 0.0
-    for turn in range(_CYCLES):
-        level = coarse(blocks, law, law)
-        tried = _cleaned(operator.push(level.law()), states)
+    iterations = _FIRST + 1
+    for turn in range(CYCLES):
+        coarse = aggregated(blocks, law)
+        tried = _cleaned(operator.push(coarse.law()), states)
         left = operator.push(tried) - tried
         if turn == 0 or _size(left) < _WORSE * _size(rest):
-            law, rest, level = tried, left, coarse(blocks, tried, tried)
-        iterations, passage = iterations + 2, level.passage
+            law, rest, coarse = tried, left, aggregated(blocks, tried)
+        iterations += 2
         if progress is not None:
             progress(iterations, _size(rest))
         if _size(rest) <= tolerance / 2:
             break
-        step, products = _corrected(operator, level, rest, basis, tolerance)
+        step, products = _corrected(operator, coarse, rest, tolerance)
         law = _cleaned(operator.push(law + step), states)
         rest = operator.push(law) - law
         iterations += products + 2
-    require_mixing(passage)
     return law, iterations
 
 
@@ -226,10 +220,81 @@ def _size(rest: Floats) -> float:
     return float(np.abs(rest).sum())
 
 
-def _corrected(operator: Operator, level: Coarse, rest: Floats, basis: Floats, tolerance: float) -> tuple[Floats, int]:
+def _corrected(operator: Operator, coarse: Coarse, rest: Floats, tolerance: float) -> tuple[Floats, int]:
     """One cycle of GMRES for what is missing: (I - P' + u 1') x = ``rest``."""
 
     def apply(vector: Floats) -> Floats:
-        return np.asarray(vector - operator.push(vector) + level.anchor * vector.sum(), dtype=np.float64)
+        return np.asarray(vector - operator.push(vector) + coarse.anchor * vector.sum(), dtype=np.float64)
 
-    return cycle(apply, level.forward, rest, basis, tolerance / (4 * np.sqrt(rest.size)))
+    return cycle(apply, coarse.forward, rest, tolerance / (4 * np.sqrt(rest.size)))
+
+
+# ------------------------------------------------------------------------------------------- what a residual may hide
+
+
+def passages(operator: Operator, law: Floats, states: NDArray[np.integer]) -> tuple[Floats, int]:
+    """Upper bounds on the expected number of steps to the likeliest state from each of a closed class.
+
+    With v - P v >= d > 0 in all states but that one, s, Dynkin's formula gives E_i[T] <= (v_i - v_s)/d. Any v that does
+    it proves the bound; one near h of (I - P) h = 1 - 1_s/pi_s, which is the passage itself, does it with d near 1.
+    The equation is therefore solved but roughly, until d is 1/2, and ``law`` need not be exact.
+
+    Parameters
+    ----------
+    operator : Operator
+    law : float64 array of shape (n,)
+        About the stationary one.
+    states : int array
+        The closed class.
+
+    Returns
+    -------
+    float64 array of shape (n,), int
+        The bounds, and the products with P it took.
+
+    Raises
+    ------
+    NotConverged
+        If there is no such v to be found.
+    """
+    coarse, likely = aggregated(blocks_of(operator.space), law), int(law.argmax())
+    others = states[states != likely]
+    cost = np.ones_like(law)
+    cost[likely] -= 1 / law[likely]
+
+    def apply(values: Floats) -> Floats:
+        return np.asarray(values - operator.pull(values) + float(law @ values), dtype=np.float64)
+
+    values = coarse.backward(cost)
+    iterations = 0
+    for _ in range(CYCLES):
+        falls = values - operator.pull(values)
+        rounding = 16 * ROUNDING * float(np.abs(values).max())
+        slowest = float(falls[others].min(initial=1.0)) - rounding
+        iterations += 1
+        if slowest >= _FALL:
+            return (values - values[likely]) / slowest, iterations
+        step, products = cycle(apply, coarse.backward, cost - falls - float(law @ values), _FALL / 2)
+        values += step
+        iterations += products
+    raise NotConverged(
+        f"no bound on the passage of the chain of {len(operator)} states to its likeliest one was found in "
+        f"{iterations} products: its parts hardly ever exchange, and its law is not known; give a lower --level"
+    )
+
+
+def _require_known(operator: Operator, law: Floats, rest: Floats, states: NDArray[np.integer]) -> int:
+    """Bound the error of a law by its residual; returns the products with P it took.
+
+    With r = law - law P and D the deviation matrix, law - pi = r D, and ||D_i - D_s||_1 <= 2 E_i[T] as a start in i is
+    one in s from T on: the errors sum to 2 sum_i abs(r_i) E_i[T] at most.
+    """
+    steps, iterations = passages(operator, law, states)
+    require_mixing(float(law[states] @ steps[states]))
+    error = 2 * float(np.abs(rest[states]) @ steps[states])
+    if not error <= LOST:
+        raise NotConverged(
+            f"the stationary law of {len(operator)} states has a residual of {_size(rest):.2g}, which the chain "
+            f"forgets so slowly that the law is only known to {error:.2g}; give a lower --level"
+        )
+    return iterations
