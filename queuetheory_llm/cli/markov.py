@@ -36,7 +36,7 @@ from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.errors import InfeasibleRequest, InvalidInput, InvalidModel, NotConverged
 from queuetheory_llm.exact.numbers import to_bytes
 from queuetheory_llm.files.atomic import check_apart
-from queuetheory_llm.files.prism import check_export
+from queuetheory_llm.files.prism import ENDINGS, check_export, export_files
 from queuetheory_llm.files.prism import export as export_chain
 from queuetheory_llm.markov.admission import require_stable
 from queuetheory_llm.markov.chain import MEMORY, TOLERANCE, ExactChain, exact_chain
@@ -50,7 +50,6 @@ from queuetheory_llm.simulation.present import REPLICATIONS, Present, requests_p
 DEFAULT_MODEL = "two-token-slots"
 DEFAULT_SEED = "0"
 
-_ENDINGS = {"prism": ".prism", "storm": ".tra"}
 _MOST_STEPS = 10**6
 
 _Told = Callable[[str], None]
@@ -119,7 +118,8 @@ def markov(
     rules = read_rules(scheduler)
     target = _target(export, to, model, rules)
     figure_format(output)
-    check_apart({"-o": output, "--to": target}, {"the model": model})
+    written_as = () if target is None else export_files(target)
+    check_apart({"-o": output, **{f"--to ({path.name})": path for path in written_as}}, {"the model": model})
     _refuse_several(rules, {"-o": output, "--export": export})
     wanted = simulate if simulate is not None else output is not None
     asked = _Asked(
@@ -218,9 +218,12 @@ def _target(export: str | None, to: str | None, model: str, rules: Sequence[Sche
             raise InvalidInput("--to: nothing is exported; leave it out, or give --export prism or --export storm")
         return None
     name = f"{Path(model).stem}-{name_of(rules[0])}" if to is None else to
-    ending = _ENDINGS[export]
-    path = name if name.lower().endswith((ending, ".pm" if export == "prism" else ending)) else name + ending
-    check_export(path)
+    endings = [f".{ending}" for ending in ENDINGS[export]]
+    path = name if name.lower().endswith(tuple(endings)) else name + endings[0]
+    try:
+        check_export(path)
+    except InvalidInput as error:
+        raise InvalidInput(f"--to: {fault}" for fault in error.faults) from None
     return path
 
 

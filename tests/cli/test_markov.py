@@ -308,6 +308,10 @@ def test_progress_is_quiet_where_nobody_sees_it(capsys, model):
         (["--export", "dot"], "--export"),
         (["--to", "x.prism"], "--to: nothing is exported"),
         (["--export", "prism", "--to", "absent/x"], "create it first"),
+        (["--export", "storm", "--to", ".tra"], "--to: '.tra': has no name before its ending; write NAME"),
+        (["--export", "storm", "--to", ""], "--to: '.tra': has no name before its ending; write NAME"),
+        (["--export", "prism", "--to", " "], "--to: ' .prism': has no name before its ending; write NAME"),
+        (["--export", "prism", "--to", "two\nlines"], "has a line end in it; give a name of one line"),
         (["-o", "absent/x.svg"], "create it first"),
         (["-o", "x.jpg"], "has an unknown ending"),
         (["-o", "x.svg", "--scheduler", "orca", "--scheduler", "sarathi"], "-o: it holds one chain"),
@@ -328,6 +332,28 @@ def test_a_model_is_not_written_over(capsys, tmp_path):
     before = path.read_text()
     assert "write to another one" in refused(capsys, str(path), "--export", "prism", "--to", str(path))
     assert path.read_text() == before
+
+
+@pytest.mark.parametrize("name", ["m.lab", "m.txt", "m.requests.srew"])
+def test_a_model_is_not_written_over_by_a_file_beside_the_named_one(capsys, tmp_path, name):
+    path = tmp_path / name
+    path.write_text(ENGINE.format(b_max=4) + WORKLOAD.format(rate=1, prefill=1, decode=1))
+    err = refused(capsys, str(path), "--export", "storm", "--to", str(tmp_path / "m.tra"))
+    assert f"--to ({name}): {path} is the file of the model; write to another one" in err
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_figure_is_not_written_over_by_a_file_of_the_set(capsys, tmp_path):
+    (tmp_path / "m.txt").symlink_to("law.svg")
+    flags = ["--export", "storm", "--to", str(tmp_path / "m.tra"), "-o", str(tmp_path / "law.svg")]
+    assert "is the file of -o; write to another one" in refused(capsys, *flags)
+
+
+def test_the_named_file_keeps_its_name(capsys, tmp_path):
+    (tmp_path / "a.tra").write_text("another one")
+    _, out, _ = run(capsys, "--export", "storm", "--to", str(tmp_path / "A.TRA"))
+    assert f"wrote {tmp_path / 'A.TRA'}\n" in out
+    assert (tmp_path / "a.tra").read_text() == "another one"
 
 
 def test_an_unbounded_law_needs_a_cut(capsys, model):
