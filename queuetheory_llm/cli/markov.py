@@ -52,8 +52,14 @@ DEFAULT_MODEL = "two-token-slots"
 DEFAULT_SEED = "0"
 
 _MOST_STEPS = 10**6
-#: Arguments of `exact_chain`, by the flag that sets them.
-_FLAGS = {"level": "--level", "tolerance": "--tolerance", "tail": "--cut", "memory": "--memory"}
+#: The flag that sets an argument of `exact_chain` or `requests_present`.
+_FLAGS = {
+    "level": "--level",
+    "tolerance": "--tolerance",
+    "tail": "--cut",
+    "memory": "--memory",
+    "horizon": "--horizon",
+}
 
 _Told = Callable[[str], None]
 
@@ -292,7 +298,8 @@ def _answer(system: System, rule: Scheduler | str, asked: _Asked, told: _Told | 
         )
     chain = attrs.evolve(chain, title=f"{system.name}: {workload_words(system.workload)}")
     later = None if asked.after is None else chain.transient(asked.after)
-    present = None if asked.simulated is None else _present(chain, rule, asked.simulated, told)
+    with _faults_of(system, name):
+        present = None if asked.simulated is None else _present(chain, rule, asked.simulated, told)
     return Answer(chain=chain, later=later, present=present)
 
 

@@ -448,17 +448,19 @@ def test_arrivals_that_remember_are_refused(capsys):
         (AssumptionViolated("the Poisson equation needs"), "two-token-slots: sarathi: the Poisson equation needs"),
         (NotConverged("known to 1e-3; allow a larger tolerance"), "two-token-slots: sarathi: known to 1e-3; allow a "),
         (InvalidInput(["tolerance: 2 is outside", "scheduler x: not"]), "--tolerance: 2 is outside"),
+        (InvalidInput("horizon: 1e+14 s do not fit"), "--horizon: 1e+14 s do not fit"),
         (InvalidInput("tail: 2 is no probability"), "--cut: 2 is no probability"),
         (InvalidModel("slot: 1 s, but"), "two-token-slots: slot: 1 s, but"),
         (InvalidInput("prefill: no", source="other.toml"), "other.toml: prefill: no"),
     ],
 )
-def test_whatever_fails_says_where(capsys, monkeypatch, error, line):
+@pytest.mark.parametrize("stage", ["exact_chain", "requests_present"])
+def test_whatever_fails_says_where(capsys, monkeypatch, stage, error, line):
     def fails(*_, **__):
         raise error
 
-    monkeypatch.setattr(command, "exact_chain", fails)
-    code, out, err = run(capsys)
+    monkeypatch.setattr(command, stage, fails)
+    code, out, err = run(capsys, "--simulate")
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {line}")
     assert "geometric" not in err
