@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +20,7 @@ from queuetheory_llm.markov.drift import AtLevel, DriftRow, DriftTable
 from queuetheory_llm.markov.transient import Transient
 from queuetheory_llm.model.system import System
 from queuetheory_llm.simulation.present import AGREES, Present
+from queuetheory_llm.verdict import Judgement
 
 _SHARES = (0.5, 0.95, 0.99, 0.999)
 _UNBENT = 1e3  # times the refused share: a larger tail is right to a few per cent
@@ -59,39 +61,77 @@ class Answer:
         return found
 
 
-def print_answers(system: System, answers: Sequence[Answer]) -> None:
+@attrs.frozen(kw_only=True)
+class WithoutLaw:
+    """A scheduler under which no stationary law is promised, beside others."""
+
+    scheduler: str
+    judgement: Judgement
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of --json: a verdict and no means."""
+        judgement = self.judgement
+        return {
+            "scheduler": self.scheduler,
+            "verdict": judgement.verdict.value,
+            "basis": None if judgement.basis is None else judgement.basis.value,
+            "reason": judgement.reason,
+            "load": None if judgement.load is None else float(judgement.load),
+        }
+
+
+def print_answers(system: System, answers: Sequence[Answer | WithoutLaw]) -> None:
     """All of one chain, a row each of several."""
     print(f"{system.name}: {engine_words(system.engine)}")
     print(f"workload: {workload_words(system.workload)}")
     if len(answers) > 1:
-        _print_side_by_side([answer.chain for answer in answers])
+        _print_side_by_side(answers)
     for answer in answers:
-        judgement = answer.chain.judgement
-        print(f"{answer.chain.scheduler}: {judgement.verdict.value}: {judgement.reason}")
-        if len(answers) == 1:
-            _print_chain(answer.chain)
-        _print_beside(answer)
+        found = answer.chain if isinstance(answer, Answer) else answer
+        print(f"{found.scheduler}: {found.judgement.verdict.value}: {found.judgement.reason}")
+        if isinstance(answer, Answer):
+            if len(answers) == 1:
+                _print_chain(answer.chain)
+            _print_beside(answer)
 
 
-def _print_side_by_side(chains: Sequence[ExactChain]) -> None:
+_MEANS = ("requests present", "token backlog", "sojourn, s", "P(idle)")
+_COLUMNS = ("requests", "backlog", "sojourn s", "P(idle)", "error at most", "p99", "decay", "level")
+
+
+def _print_side_by_side(answers: Sequence[Answer | WithoutLaw]) -> None:
+    chains = [answer.chain for answer in answers if isinstance(answer, Answer)]
+    counted = f"counted {_where(chains[0])}: " if chains else ""
     print_table(
-        ["scheduler", "verdict", "load", "requests", "backlog", "sojourn s", "P(idle)", "p99", "one more", "level"],
-        [
-            [
-                chain.scheduler,
-                chain.judgement.verdict.value,
-                load(chain.judgement.load, 4),
-                *(text for text, _ in list(_means(chain).values())[:3]),
-                _means(chain)["P(idle)"][0],
-                _quantile(chain, 0.99),
-                number(None if chain.tail is None else chain.tail.decay, 3),
-                number(chain.truncation.level, 4),
-            ]
-            for chain in chains
-        ],
-        title=f"counted {_where(chains[0])}: requests present, their tokens left; p99: requests present at most, 99 % "
-        "of the time; one more: how much less likely far out; level: tokens at which the chain is cut",
+        ["scheduler", "verdict", "load", *_COLUMNS],
+        [_row(answer) for answer in answers],
+        title=f"{counted}requests present, their tokens left; error at most: of a mean as a share of it, of P(idle) as "
+        "it is; p99: requests present at most, 99 % of the time; decay: far out, each further request is so many times "
+        "as likely; level: tokens at which the chain is cut",
     )
+
+
+def _row(answer: Answer | WithoutLaw) -> list[str]:
+    """A scheduler among others; no digits where there is no law."""
+    if isinstance(answer, WithoutLaw):
+        judgement = answer.judgement
+        return [answer.scheduler, judgement.verdict.value, load(judgement.load, 4), *("-" for _ in _COLUMNS)]
+    chain = answer.chain
+    shown = [_means(chain)[name] for name in _MEANS]
+    errors = (
+        Fraction(error) / (1 if name == "P(idle)" else Fraction(mean))
+        for name, (mean, error) in zip(_MEANS, shown, strict=True)
+    )
+    return [
+        chain.scheduler,
+        chain.judgement.verdict.value,
+        load(chain.judgement.load, 4),
+        *(mean for mean, _ in shown),
+        upper_limit(max(errors), 1),
+        _quantile(chain, 0.99),
+        number(None if chain.tail is None else chain.tail.decay, 3),
+        number(chain.truncation.level, 4),
+    ]
 
 
 def _where(chain: ExactChain) -> str:
@@ -227,10 +267,16 @@ def _print_beside(answer: Answer) -> None:
     if present is not None:
         low, high = present.interval(0.95)
         print(
-            f"simulation {'agrees' if answer.apart <= AGREES else 'DISAGREES'}: {present.mean:.5g} requests present, "
+            f"simulation {_compared(answer.apart, present)}: {present.mean:.5g} requests present, "
             f"95 % interval {low:.5g} .. {high:.5g}, against {with_bound(*_requests(chain))[0]}; {present.runs} runs "
             f"of {present.seconds:g} s, the first {present.warm_up:g} s of each left out, seed {present.seed}"
         )
+
+
+def _compared(apart: float, present: Present) -> str:
+    if apart > AGREES:
+        return "DISAGREES"
+    return "agrees" if present.telling else "is too short to tell"
 
 
 def _requests(chain: ExactChain) -> tuple[float, float]:

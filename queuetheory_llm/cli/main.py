@@ -28,6 +28,15 @@ COMMANDS = {
 }
 
 
+#: What takes less memory, by command.
+_LESS = {
+    "region": "a shorter --trace or a smaller b_max",
+    "capacity": "a shorter --trace, fewer --engines or a smaller b_max",
+    "simulate": "a shorter --horizon, a lower --rate or fewer --engines",
+    "markov": "a lower --level, a larger --tolerance or a --memory below what is free",
+    "sweep": "a shorter --horizon, fewer --workers or fewer --engines",
+    "fit": "a profile of fewer lines",
+}
 _LONGEST_WORD, _LONGEST_LINE = 200, 800  # characters of an error; the lists of known formats take 700
 
 
@@ -94,7 +103,7 @@ def _code() -> int:
         return 141
     except MemoryError as error:
         what = str(error).rstrip(".") or "the arrays do not fit"
-        return _refuse([f"memory: {what}; give a shorter --horizon, a lower rate, fewer engines or a lower --level"])
+        return _refuse([f"memory: {what}; give {_LESS.get(''.join(sys.argv[1:2]), 'a smaller model')}"])
     except OSError as error:  # those of files are one-line errors already
         _drop_stdout()
         return _refuse([f"{error.filename or 'stdout'}: {error.strerror or error}; write to another place"])

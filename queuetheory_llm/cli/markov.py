@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Annotated, Literal
 import attrs
 from cyclopts import Parameter
 
-from queuetheory_llm.cli.chains import Answer, print_answers
+from queuetheory_llm.cli.chains import Answer, WithoutLaw, print_answers
 from queuetheory_llm.cli.compiling import compile_note
 from queuetheory_llm.cli.figures import Output, figure_format, write_figure
 from queuetheory_llm.cli.inputs import (
@@ -33,12 +34,12 @@ from queuetheory_llm.cli.output import (
     print_written,
 )
 from queuetheory_llm.cli.words import engine_words, workload_words
-from queuetheory_llm.errors import InfeasibleRequest, InvalidInput, InvalidModel, NotConverged
+from queuetheory_llm.errors import AssumptionViolated, InvalidInput, NotConverged, QueueTheoryError
 from queuetheory_llm.exact.numbers import to_bytes
 from queuetheory_llm.files.atomic import check_apart
-from queuetheory_llm.files.prism import check_export
+from queuetheory_llm.files.prism import ENDINGS, check_export, export_files
 from queuetheory_llm.files.prism import export as export_chain
-from queuetheory_llm.markov.admission import require_stable
+from queuetheory_llm.markov.admission import NO_LAW, judge_stability
 from queuetheory_llm.markov.chain import MEMORY, TOLERANCE, ExactChain, exact_chain
 from queuetheory_llm.model.chances import memoryless_decode
 from queuetheory_llm.model.system import System
@@ -50,8 +51,15 @@ from queuetheory_llm.simulation.present import REPLICATIONS, Present, requests_p
 DEFAULT_MODEL = "two-token-slots"
 DEFAULT_SEED = "0"
 
-_ENDINGS = {"prism": ".prism", "storm": ".tra"}
 _MOST_STEPS = 10**6
+#: The flag that sets an argument of `exact_chain` or `requests_present`.
+_FLAGS = {
+    "level": "--level",
+    "tolerance": "--tolerance",
+    "tail": "--cut",
+    "memory": "--memory",
+    "horizon": "--horizon",
+}
 
 _Told = Callable[[str], None]
 
@@ -109,7 +117,7 @@ def markov(
 
     The chain of batch boundaries is built by the scheduler itself, cut at a token backlog, and solved. With one
     --scheduler (default: sarathi) --json prints the object of its chain; with several, their objects are a list under
-    "results".
+    "results", where one that is UNSTABLE or CRITICAL has its verdict and no means.
 
     Parameters
     ----------
@@ -119,7 +127,8 @@ def markov(
     rules = read_rules(scheduler)
     target = _target(export, to, model, rules)
     figure_format(output)
-    check_apart({"-o": output, "--to": target}, {"the model": model})
+    written_as = () if target is None else export_files(target)
+    check_apart({"-o": output, **{f"--to ({path.name})": path for path in written_as}}, {"the model": model})
     _refuse_several(rules, {"-o": output, "--export": export})
     wanted = simulate if simulate is not None else output is not None
     asked = _Asked(
@@ -134,18 +143,19 @@ def markov(
     system = question.system
     _require_arrivals(system)
     with _telling() as told:
-        if len(rules) > 1:  # one that has no answer is found before the others are solved
-            _require_stable(system, rules)
-        answers = [_answer(system, rule, asked, told) for rule in rules]
-    written = _write(answers[0], system, target, output)
+        # Before any is solved: what theory says of each, and what is wrong with one.
+        known = [_without_law(system, rule) if len(rules) > 1 else None for rule in rules]
+        found = [each or _answer(system, rule, asked, told) for each, rule in zip(known, rules, strict=True)]
+    answers = [each for each in found if isinstance(each, Answer)]
+    written = _write(answers[0], system, target, output) if answers else []
     for answer in answers:
         answer.warn()
     if json:
-        found = [answer.to_dict() for answer in answers]
-        print_json("markov", found[0] if len(found) == 1 else {"results": found})
+        results = [each.to_dict() for each in found]
+        print_json("markov", results[0] if len(results) == 1 else {"results": results})
         return
     print_notes(dict.fromkeys([*question.notes, *(note for answer in answers for note in answer.chain.notes)]))
-    print_answers(system, answers)
+    print_answers(system, found)
     for path in written:
         print_written(path)
 
@@ -218,9 +228,12 @@ def _target(export: str | None, to: str | None, model: str, rules: Sequence[Sche
             raise InvalidInput("--to: nothing is exported; leave it out, or give --export prism or --export storm")
         return None
     name = f"{Path(model).stem}-{name_of(rules[0])}" if to is None else to
-    ending = _ENDINGS[export]
-    path = name if name.lower().endswith((ending, ".pm" if export == "prism" else ending)) else name + ending
-    check_export(path)
+    endings = [f".{ending}" for ending in ENDINGS[export]]
+    path = name if name.lower().endswith(tuple(endings)) else name + endings[0]
+    try:
+        check_export(path)
+    except InvalidInput as error:
+        raise InvalidInput(f"--to: {fault}" for fault in error.faults) from None
     return path
 
 
@@ -248,16 +261,31 @@ def _require_arrivals(system: System) -> None:
         raise InvalidInput(f"{system.name}: workload.rate: missing; give the workload a rate, or --rate R")
 
 
-def _require_stable(system: System, rules: Sequence[Scheduler | str]) -> None:
-    workload = system.require_workload()
-    for rule in rules:
+@contextmanager
+def _faults_of(system: System, name: str) -> Iterator[None]:
+    """Say of what is refused in which file, under which flag or scheduler it is."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise _placed(error, system) from None
+    except AssumptionViolated as error:
+        raise AssumptionViolated(f"{system.name}: {_named(error, name)}") from None
+    except NotConverged as error:
+        raise NotConverged(f"{system.name}: {_named(error, name)}{_fewer_states(error, system)}") from None
+
+
+def _without_law(system: System, rule: Scheduler | str) -> WithoutLaw | None:
+    """Why there is no stationary law beside the others; None where theory is not against one."""
+    workload, name = system.require_workload(), name_of(rule)
+    with _faults_of(system, name):
         made = scheduler_for(rule, system.engine, workload) if isinstance(rule, str) else rule
-        require_stable(system.engine, made, workload)
+        judgement = judge_stability(system.engine, made, workload)
+    return WithoutLaw(scheduler=name, judgement=judgement) if judgement.verdict in NO_LAW else None
 
 
 def _answer(system: System, rule: Scheduler | str, asked: _Asked, told: _Told | None) -> Answer:
     name = name_of(rule)
-    try:
+    with _faults_of(system, name):
         chain = exact_chain(
             system.engine,
             rule,
@@ -268,19 +296,35 @@ def _answer(system: System, rule: Scheduler | str, asked: _Asked, told: _Told | 
             memory=asked.memory,
             progress=None if told is None else lambda text: told(f"{name}: {text}"),
         )
-    except (InvalidModel, InfeasibleRequest) as error:  # of the workload
-        raise type(error)(error.faults, source=error.source or system.name) from None
-    except NotConverged as error:
-        raise NotConverged(f"{system.name}: {name}: {error}{_fewer_states(system)}") from None
     chain = attrs.evolve(chain, title=f"{system.name}: {workload_words(system.workload)}")
     later = None if asked.after is None else chain.transient(asked.after)
-    present = None if asked.simulated is None else _present(chain, rule, asked.simulated, told)
+    with _faults_of(system, name):
+        present = None if asked.simulated is None else _present(chain, rule, asked.simulated, told)
     return Answer(chain=chain, later=later, present=present)
 
 
-def _fewer_states(system: System) -> str:
-    """What makes chains small, where it is not so already."""
-    if memoryless_decode(system.require_workload()) is not None:
+def _placed(error: InvalidInput, system: System) -> InvalidInput:
+    """The faults with the flag, or the file, that each is in."""
+    if error.source is not None:
+        return error
+    argument = re.compile(rf"({'|'.join(_FLAGS)}): ")
+    return type(error)(
+        argument.sub(lambda found: f"{_FLAGS[found[1]]}: ", fault, count=1)
+        if argument.match(fault)
+        else f"{system.name}: {fault}"
+        for fault in error.faults
+    )
+
+
+def _named(error: QueueTheoryError, scheduler: str) -> str:
+    """What is wrong, with the scheduler unless the place is told already."""
+    text = str(error)
+    return text if text.startswith((f"{scheduler}: ", "workload: ")) else f"{scheduler}: {text}"
+
+
+def _fewer_states(error: NotConverged, system: System) -> str:
+    """What makes chains small, where it is their size that fails and it is not done already."""
+    if "--memory" not in str(error) or memoryless_decode(system.require_workload()) is not None:
         return ""
     return "; a chain has far fewer states where decode lengths are geometric: they have no age to carry"
 

@@ -104,7 +104,7 @@ def to_seconds(value: Number) -> Fraction:
 
 
 SIZES: dict[str, int] = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
-_SIZE = re.compile(r"\s*(?P<number>[^\sa-zA-Z]+)\s*(?P<unit>[kKmMgG][bB])\s*\Z")
+_SIZE = re.compile(r"\s*(?P<number>[^\sa-zA-Z]+(?:[eE][+-]?\d+)?)\s*(?P<unit>[kKmMgG][bB])\s*\Z")
 
 
 def to_bytes(value: Number) -> int:

@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 
 from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.files.atomic import check_target, write_atomically, write_together
+from queuetheory_llm.files.atomic import check_apart, check_target, write_atomically, write_together
 from queuetheory_llm.markov.edge import Flags, line_ends, may_refuse
 from queuetheory_llm.markov.rewards import Rewards
 from queuetheory_llm.markov.space import Floats, Space
@@ -31,6 +31,8 @@ MOST_UPDATES = 1_000_000
 MOST_TRANSITIONS = 10_000_000
 #: Endings of the file that is named, by format.
 ENDINGS = {"prism": ("prism", "pm"), "storm": ("tra",)}
+#: What states earn; see `rewards`.
+REWARDS = ("requests", "backlog", "seconds", "tokens", "idle", "requests_seconds", "backlog_seconds")
 
 _BLOCK = 1 << 16  # transitions formatted at a time
 _Writer = Callable[[IO[bytes]], object]
@@ -62,17 +64,26 @@ def export(
     Raises
     ------
     InvalidInput
-        In one line: an unknown ending, a place that cannot be written, a chain above `MOST_UPDATES` or
-        `MOST_TRANSITIONS`.
+        In one line: an unknown ending, a place that cannot be written, two names of one file, a chain above
+        `MOST_UPDATES` or `MOST_TRANSITIONS`.
     """
     kind = check_export(path, chain)
     header = list(_header(chain, title, notes, period))
     if kind == "prism":
         write_atomically(path, partial(_write, _prism(chain, header)))
         return (Path(path),)
-    files = {Path(path).with_suffix(ending): data for ending, data in _explicit(chain, header)}
-    write_together(files)
-    return tuple(files)
+    files = export_files(path)
+    write_together(dict(zip(files, _explicit(chain, header), strict=True)))
+    return files
+
+
+def export_files(path: str | Path) -> tuple[Path, ...]:
+    """All files that `export` writes, the named one first."""
+    named = Path(path)
+    if _kind(named) == "prism":
+        return (named,)
+    endings = (".lab", *(f".{name}.srew" for name in REWARDS), ".txt")
+    return (named, *(named.with_suffix(ending) for ending in endings))
 
 
 def check_export(path: str | Path, chain: Rewards | None = None) -> str:
@@ -83,11 +94,25 @@ def check_export(path: str | Path, chain: Rewards | None = None) -> str:
     InvalidInput
         See `export`.
     """
-    target = check_target(path, [ending for endings in ENDINGS.values() for ending in endings])
-    kind = next(kind for kind, endings in ENDINGS.items() if target.suffix.lstrip(".").lower() in endings)
+    name, endings = str(path), [ending for each in ENDINGS.values() for ending in each]
+    if name.splitlines() not in ([], [name]):
+        raise InvalidInput(f"{name!r}: has a line end in it; give a name of one line")
+    if Path(path).stem.strip().lower() in ("", *(f".{ending}" for ending in endings)):
+        raise InvalidInput(f"{name!r}: has no name before its ending; write NAME.prism or NAME.tra")
+    check_target(path, endings)
+    files = export_files(path)
+    for each in files:
+        check_target(each)
+    check_apart({f"the file {each.name}": each for each in files}, {})
+    kind = _kind(Path(path))
     if chain is not None:
         _check_size(path, kind, {"prism": updates(chain.space), "storm": chain.operator.transitions})
     return kind
+
+
+def _kind(path: Path) -> str:
+    """The format of an ending."""
+    return next(kind for kind, endings in ENDINGS.items() if path.suffix.lstrip(".").lower() in endings)
 
 
 def _check_size(path: str | Path, kind: str, sizes: Mapping[str, int]) -> None:
@@ -291,13 +316,13 @@ def _structure(name: str, items: Iterable[tuple[str, str]]) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------ the explicit files of Storm
 
 
-def _explicit(chain: Rewards, header: Sequence[str]) -> Iterator[tuple[str, _Writer]]:
-    """Ending and content of each file."""
-    yield ".tra", partial(_write, _transitions(chain))
-    yield ".lab", partial(_write, _labelling(labels(chain.space)))
-    for name, values in rewards(chain).items():
-        yield f".{name}.srew", partial(_write, _values(values))
-    yield ".txt", partial(_write, _description(chain.space, header))
+def _explicit(chain: Rewards, header: Sequence[str]) -> Iterator[_Writer]:
+    """The content of each of `export_files`."""
+    earned = rewards(chain)
+    yield partial(_write, _transitions(chain))
+    yield partial(_write, _labelling(labels(chain.space)))
+    yield from (partial(_write, _values(earned[name])) for name in REWARDS)
+    yield partial(_write, _description(chain.space, header))
 
 
 def _transitions(chain: Rewards) -> Iterator[str]:

@@ -11,6 +11,9 @@ from queuetheory_llm.stability.induced import induced_threshold
 from queuetheory_llm.stability.thresholds import require_feasible, threshold
 from queuetheory_llm.verdict import Judgement, Verdict
 
+#: Verdicts under which no stationary law is promised.
+NO_LAW = (Verdict.UNSTABLE, Verdict.CRITICAL)
+
 
 def require_independent(engine: Engine, workload: Workload) -> Arrivals:
     """The arrivals of a workload that a chain of batches can have: Poisson, or slotted with batches of one slot.
@@ -71,7 +74,7 @@ def require_stable(engine: Engine, scheduler: Scheduler, workload: Workload) -> 
         If the rule can never serve some request.
     """
     judgement = judge_stability(engine, scheduler, workload)
-    if judgement.verdict in (Verdict.UNSTABLE, Verdict.CRITICAL):
+    if judgement.verdict in NO_LAW:
         unstable = judgement.verdict is Verdict.UNSTABLE
         promise = "so there is no stationary law" if unstable else "so no stationary law is promised"
         raise AssumptionViolated(

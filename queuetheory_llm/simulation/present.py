@@ -29,6 +29,7 @@ Floats = NDArray[np.float64]
 REPLICATIONS = 8
 #: Standard errors within which a simulated mean agrees with an exact one.
 AGREES = 4.0
+_NARROW = 0.05  # of the mean: a wider interval agrees with too much
 _WARM_UP = Fraction(1, 10)  # of a run
 _DRAINS = 100  # times the mean backlog that the spare capacity serves in a run
 _LEAST, _MOST = 100_000, 2_000_000  # requests of one run by default
@@ -86,6 +87,12 @@ class Present:
         """Confidence interval of the mean by Student's t over the runs."""
         mean, reach = student(self.means, level)
         return mean - reach, mean + reach
+
+    @property
+    def telling(self) -> bool:
+        """Whether agreement means anything: the 95 % interval reaches less than 5 % of the mean to either side."""
+        mean, reach = student(self.means, 0.95)
+        return reach < _NARROW * mean
 
     def apart(self, exact: float, bound: float) -> float:
         """Standard errors between the mean and an exact one, known to ``bound``."""

@@ -11,6 +11,7 @@ import pytest
 
 from queuetheory_llm.cli import markov as command
 from queuetheory_llm.cli.main import answer
+from queuetheory_llm.errors import AssumptionViolated, InvalidInput, InvalidModel, NotConverged
 
 ENGINE = """
 [engine]
@@ -235,6 +236,12 @@ def test_a_simulation_beside_it_agrees(capsys, model):
     assert "simulation agrees: " in out
 
 
+def test_a_simulation_too_short_to_tell_says_so(capsys):
+    _, out, _ = run(capsys, "--simulate", "--horizon", "40")
+    assert "simulation is too short to tell: " in out
+    assert "agrees" not in out
+
+
 def test_a_simulation_that_disagrees_is_a_warning(capsys, model, monkeypatch):
     true = command.requests_present
     monkeypatch.setattr(
@@ -287,7 +294,7 @@ def test_progress_is_quiet_where_nobody_sees_it(capsys, model):
     [
         (["--level", "x"], "--level: 'x' is not a number"),
         (["--level", "0"], "--level: 0 is not positive"),
-        (["--level", "1"], "level: 1 tokens is outside 1 .. 100000000 requests of 3 tokens"),
+        (["--level", "1"], "error: --level: 1 tokens is outside 1 .. 100000000 requests of 3 tokens"),
         (["--tolerance", "0"], "--tolerance: 0 is not positive"),
         (["--tolerance", "1"], "--tolerance: 1 is not below 1"),
         (["--tolerance", "-1e-3"], "--tolerance: -1e-3 is below 0"),
@@ -308,6 +315,10 @@ def test_progress_is_quiet_where_nobody_sees_it(capsys, model):
         (["--export", "dot"], "--export"),
         (["--to", "x.prism"], "--to: nothing is exported"),
         (["--export", "prism", "--to", "absent/x"], "create it first"),
+        (["--export", "storm", "--to", ".tra"], "--to: '.tra': has no name before its ending; write NAME"),
+        (["--export", "storm", "--to", ""], "--to: '.tra': has no name before its ending; write NAME"),
+        (["--export", "prism", "--to", " "], "--to: ' .prism': has no name before its ending; write NAME"),
+        (["--export", "prism", "--to", "two\nlines"], "has a line end in it; give a name of one line"),
         (["-o", "absent/x.svg"], "create it first"),
         (["-o", "x.jpg"], "has an unknown ending"),
         (["-o", "x.svg", "--scheduler", "orca", "--scheduler", "sarathi"], "-o: it holds one chain"),
@@ -328,6 +339,28 @@ def test_a_model_is_not_written_over(capsys, tmp_path):
     before = path.read_text()
     assert "write to another one" in refused(capsys, str(path), "--export", "prism", "--to", str(path))
     assert path.read_text() == before
+
+
+@pytest.mark.parametrize("name", ["m.lab", "m.txt", "m.requests.srew"])
+def test_a_model_is_not_written_over_by_a_file_beside_the_named_one(capsys, tmp_path, name):
+    path = tmp_path / name
+    path.write_text(ENGINE.format(b_max=4) + WORKLOAD.format(rate=1, prefill=1, decode=1))
+    err = refused(capsys, str(path), "--export", "storm", "--to", str(tmp_path / "m.tra"))
+    assert f"--to ({name}): {path} is the file of the model; write to another one" in err
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_figure_is_not_written_over_by_a_file_of_the_set(capsys, tmp_path):
+    (tmp_path / "m.txt").symlink_to("law.svg")
+    flags = ["--export", "storm", "--to", str(tmp_path / "m.tra"), "-o", str(tmp_path / "law.svg")]
+    assert "is the file of -o; write to another one" in refused(capsys, *flags)
+
+
+def test_the_named_file_keeps_its_name(capsys, tmp_path):
+    (tmp_path / "a.tra").write_text("another one")
+    _, out, _ = run(capsys, "--export", "storm", "--to", str(tmp_path / "A.TRA"))
+    assert f"wrote {tmp_path / 'A.TRA'}\n" in out
+    assert (tmp_path / "a.tra").read_text() == "another one"
 
 
 def test_an_unbounded_law_needs_a_cut(capsys, model):
@@ -360,22 +393,79 @@ def test_a_chain_beyond_the_memory_says_its_size(capsys, model, tmp_path):
     assert not chain.exists()
 
 
-@pytest.mark.parametrize(("rate", "verdict"), [("4", "UNSTABLE, so there is no"), ("5/3", "CRITICAL, so no")])
+@pytest.mark.parametrize(
+    ("rate", "verdict"),
+    [("4", "UNSTABLE, so there is no stationary law"), ("5/3", "CRITICAL, so no stationary law is promised")],
+)
 def test_a_system_without_a_stationary_law_is_refused_with_the_reason(capsys, model, rate, verdict):
-    err = refused(capsys, model(), "--rate", rate)
-    assert f"sarathi: {verdict} stationary law" in err
+    err = refused(capsys, path := model(), "--rate", rate)
+    assert f"error: {path}: sarathi: {verdict}: " in err
     assert "lower the rate" in err
 
 
-def test_of_several_the_unstable_one_is_found_before_the_others_are_solved(capsys, monkeypatch):
+def test_of_several_the_unstable_one_is_a_row_without_means(capsys):
+    flags = ["--rate", "0.6", "--scheduler", "fastertransformer", "--scheduler", "sarathi"]
+    unstable, stable = report(capsys, *flags)["results"]
+    assert stable["mean_requests"] > 0
+    assert set(unstable) == {"scheduler", "verdict", "basis", "reason", "load"}
+    assert (unstable["scheduler"], unstable["verdict"], unstable["load"]) == ("fastertransformer", "UNSTABLE", 1.2)
+    code, out, err = run(capsys, *flags)
+    assert (code, err) == (0, "")
+    assert re.search(r"^fastertransformer +UNSTABLE +1.2( +-){8}$", out, flags=re.M)
+    assert re.search(r"^sarathi +STABLE +0.9 +2.86", out, flags=re.M)
+    assert f"fastertransformer: UNSTABLE: {unstable['reason']}\n" in out
+    _, out, _ = run(capsys, "--rate", "2/3", "--scheduler", "orca", "--scheduler", "sarathi")
+    assert len(re.findall(r"^(?:orca|sarathi) +CRITICAL +1( +-){8}$", out, flags=re.M)) == 2
+
+
+def test_of_several_a_rule_that_can_never_run_is_found_before_the_others_are_solved(capsys, monkeypatch, model):
     monkeypatch.setattr(command, "exact_chain", lambda *_, **__: pytest.fail("began to solve"))
-    err = refused(capsys, "--rate", "0.6", "--scheduler", "sarathi", "--scheduler", "fastertransformer")
-    assert "fastertransformer: UNSTABLE" in err
+    path = model(prefill="9")
+    err = refused(capsys, path, "--scheduler", "sarathi", "--scheduler", "vllm-vanilla")
+    assert f"{path}: workload: a prompt of 9 tokens can never run" in err
+
+
+def test_a_row_says_how_well_its_means_are_known(capsys):
+    """FasterTransformer's mean is 2.925; a coarse tolerance leaves it few digits, and the row says how wrong."""
+    flags = ["--scheduler", "fastertransformer", "--scheduler", "sarathi"]
+    for tolerance in ("1e-2", "1e-8"):
+        _, out, _ = run(capsys, *flags, "--tolerance", tolerance)
+        (row,) = re.findall(r"^fastertransformer +STABLE +\S+ +(\S+) +\S+ +\S+ +\S+ +(\S+) ", out, flags=re.M)
+        mean, error = map(float, row)
+        assert abs(mean / 2.925 - 1) <= error <= 1.1 * float(tolerance)
+    assert re.search(r" error at most +p99 +decay +level$", out, flags=re.M)
+    assert "each further request is so many times as likely" in out
 
 
 def test_arrivals_that_remember_are_refused(capsys):
     err = refused(capsys, "codellama-34b-a100-k100")
-    assert "deterministic arrivals remember when the last request came" in err
+    assert "k100: workload: arrivals: deterministic arrivals remember when the last request came" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (AssumptionViolated("the Poisson equation needs"), "two-token-slots: sarathi: the Poisson equation needs"),
+        (NotConverged("known to 1e-3; allow a larger tolerance"), "two-token-slots: sarathi: known to 1e-3; allow a "),
+        (InvalidInput(["tolerance: 2 is outside", "scheduler x: not"]), "--tolerance: 2 is outside"),
+        (InvalidInput("horizon: 1e+14 s do not fit"), "--horizon: 1e+14 s do not fit"),
+        (InvalidInput("tail: 2 is no probability"), "--cut: 2 is no probability"),
+        (InvalidModel("slot: 1 s, but"), "two-token-slots: slot: 1 s, but"),
+        (InvalidInput("prefill: no", source="other.toml"), "other.toml: prefill: no"),
+    ],
+)
+@pytest.mark.parametrize("stage", ["exact_chain", "requests_present"])
+def test_whatever_fails_says_where(capsys, monkeypatch, stage, error, line):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(command, stage, fails)
+    code, out, err = run(capsys, "--simulate")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {line}")
+    assert "geometric" not in err
+    if len(getattr(error, "faults", ())) == 2:
+        assert "\nerror: two-token-slots: scheduler x: not\n" in err
 
 
 def test_a_model_without_a_rate_says_what_to_give(capsys):

@@ -51,7 +51,9 @@ def test_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
     for block in blocks("python"):
         exec(compile(block, str(README), "exec"), {})
     assert "290" in README.read_text(encoding="utf-8")
-    assert "V = " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "V = " in out
+    assert "1.3006450" in out  # the exact chain
 
 
 def test_every_command_of_the_program_is_in_the_table() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from queuetheory_llm.cli import main
 from queuetheory_llm.cli.main import answer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,3 +73,29 @@ def test_a_closed_stderr_costs_the_notes_only():
     )  # fmt: skip
     assert done.returncode == 0
     assert json.loads(done.stdout)["schema"] == "qt-llm/simulate/1"
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [("markov", "give a lower --level"), ("simulate", "give a shorter --horizon"), ("fit", "lines")],
+)
+def test_too_little_memory_is_one_line_with_what_the_command_can_do(monkeypatch, capsys, command, advice):
+    def fails(_):
+        raise MemoryError("Unable to allocate 8 GiB.")
+
+    monkeypatch.setattr(main, "answer", fails)
+    monkeypatch.setattr(sys, "argv", ["qt-llm", command])
+    with pytest.raises(SystemExit) as left:
+        main.run()
+    assert left.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: memory: Unable to allocate 8 GiB; ")
+    assert advice in err
+    assert ("--horizon" in err) == (command == "simulate")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", main._LESS)
+def test_the_flags_that_are_advised_are_those_of_the_command(capsys, command):
+    assert answer([command, "--help"]) == 0
+    assert set(re.findall(r"--\w+", main._LESS[command])) <= set(re.findall(r"--\w+", capsys.readouterr().out))

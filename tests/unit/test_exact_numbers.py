@@ -14,6 +14,7 @@ from queuetheory_llm.exact.numbers import (
     duration_text,
     exact_text,
     require_whole,
+    to_bytes,
     to_count,
     to_fraction,
     to_seconds,
@@ -174,3 +175,22 @@ def test_whole_numbers_of_any_kind(value):
 def test_what_is_no_whole_number_from_3_on(value):
     with pytest.raises(InvalidInput, match=r"^count: .* is no whole number from 3 on; give one, the number of them$"):
         require_whole("count", value, 3, "the number of them")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("2 GB", 2 * 10**9), ("1e3MB", 10**9), ("2.5E-1 gb", 25 * 10**7), ("3/2 GB", 1_500_000_000)]
+)
+def test_memory_is_read_with_exponents_as_other_numbers_are(text, size):
+    assert to_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["1e9 GB", "1e-9 GB", "0 MB", "1e300 GB"])
+def test_memory_beyond_its_range_says_the_range(text):
+    with pytest.raises(InvalidInput, match=" is outside 1"):
+        to_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["2", "e9 GB", "2 TB", "1e GB", "GB"])
+def test_what_is_no_memory_says_what_is(text):
+    with pytest.raises(InvalidInput, match="is no amount of memory; write a number and KB, MB or GB"):
+        to_bytes(text)

@@ -7,6 +7,7 @@ import pytest
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.files import packaged
 from queuetheory_llm.files.model_file import load_model
+from queuetheory_llm.model.chances import memoryless_decode
 
 
 @pytest.mark.parametrize("name", packaged.names())
@@ -29,6 +30,17 @@ def test_vertex_experiment_is_exactly_on_the_vertex():
     rate = system.workload.rate
     assert rate == Fraction(400, 187)
     assert (rate * 290 * batch, rate * 990 * batch) == (29, 99)
+
+
+def test_the_engine_for_the_exact_chain_has_states_that_are_few():
+    """Prompts of one full batch, decodes without an age; far enough from the edge of the region."""
+    system = load_model("codellama-34b-a100-b128")
+    engine, workload = system.engine, system.workload
+    assert memoryless_decode(workload) is not None
+    assert (engine.b_max, workload.mean_prefill, workload.mean_decode) == (128, 128, 50)
+    assert engine.batch_time.seconds(128) == Fraction("46.75") / 1000
+    load = workload.rate * 178 * engine.batch_time.seconds(128) / 128
+    assert Fraction("0.79") < load < Fraction("0.81")
 
 
 @pytest.mark.parametrize(

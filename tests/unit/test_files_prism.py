@@ -12,7 +12,15 @@ import queuetheory_llm as qt
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.files import atomic, prism
 from queuetheory_llm.files.atomic import write_together
-from queuetheory_llm.files.prism import check_export, export, labels, prism_text, rewards, updates
+from queuetheory_llm.files.prism import (
+    check_export,
+    export,
+    export_files,
+    labels,
+    prism_text,
+    rewards,
+    updates,
+)
 
 COMMAND = re.compile(r"\[\] ([^;]*?) ->\s+([^;]*);")
 UPDATE = re.compile(r"([-+.0-9e]+):\(core'=(\d+)\)&\(unseen'=([^ ]+)\)(?: \+\s*|$)")
@@ -206,6 +214,34 @@ def test_explicit_files_are_written_together_or_not_at_all(tmp_path):
     one_line(lambda: export(tmp_path / "x.tra", chain), r"x\.idle\.srew: is a directory")
     assert (tmp_path / "x.tra").read_text() == "before"
     assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["A.TRA", "a.b.tra", "c.pm", "D.Prism"])
+def test_the_files_written_are_those_announced(tmp_path, name):
+    chain = timed("sarathi", 1, 2, ".6", level=8)
+    assert tuple(rewards(chain)) == prism.REWARDS
+    files = export_files(tmp_path / name)
+    assert files[0] == tmp_path / name
+    assert export(tmp_path / name, chain) == files
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+    assert (tmp_path / name).read_text().startswith("dtmc\n")
+
+
+@pytest.mark.parametrize("sibling", ["x.lab", "x.txt", "x.tokens.srew"])
+def test_every_file_of_the_set_is_checked_before_the_work(tmp_path, sibling):
+    (tmp_path / sibling).mkdir()
+    one_line(lambda: check_export(tmp_path / "x.tra"), rf"{re.escape(sibling)}: is a directory")
+    (tmp_path / sibling).rmdir()
+    (tmp_path / sibling).symlink_to("x.tra")
+    one_line(lambda: check_export(tmp_path / "x.tra"), r"is the file of the file x\.tra; write to another one")
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", ".tra", " .tra", ".PRISM", " .pm", "folder/.tra", "two\nlines.tra", "end.tra\n"]
+)
+def test_a_name_without_a_name_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    one_line(lambda: check_export(name), "write NAME.prism or NAME.tra$|give a name of one line$")
 
 
 def failing(error):
