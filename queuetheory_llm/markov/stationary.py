@@ -25,6 +25,8 @@ _FALL = 0.5  # least fall of v in a step, where the passage itself falls by 1
 _WORSE = 3.0  # times the residual: an aggregation may raise it, for it mends what is slow, but no more than this
 _FIRST = 5  # batches before the first aggregation
 
+DIRECT_STATES = 8_000  # factors of more states, with cores of many lengths, may fill up
+
 
 class Method(Enum):
     """How the equations of a chain are solved; the value is the word used in JSON.
@@ -66,7 +68,8 @@ def method_for(states: int, transitions: int) -> Method:
     """The method for a chain of this size."""
     if states <= DENSE:
         return Method.GTH
-    return Method.DIRECT if transitions <= DIRECT else Method.ITERATIVE
+    small = states <= DIRECT_STATES and transitions <= DIRECT
+    return Method.DIRECT if small else Method.ITERATIVE
 
 
 def stationary(

@@ -329,8 +329,8 @@ class Question:
             refused = inside.refusal_error(law, h.values)[0]
             # h is about a square in the backlog, and flattened towards the level: beyond it, it is steeper than below.
             refused += _BEYOND * steepest(larger.operator, h.values) * larger.lost
-            rounding = float(residual @ np.abs(inside.restricted(h.values))) + abs(h.mean) + h.weighted
-            bounds[name] = (refused + rounding) / cut.means.seconds
+            rounding = float(residual @ np.abs(inside.restricted(h.values)) + law @ inside.restricted(np.abs(h.rest)))
+            bounds[name] = (refused + rounding + abs(h.mean)) / cut.means.seconds
         return bounds
 
     def _relative(self, bounds: dict[str, float], means: Means) -> list[float]:
