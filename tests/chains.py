@@ -1,14 +1,21 @@
 """Random small systems that have a stationary law, for the tests of exact chains."""
 
 from fractions import Fraction
+from unittest import mock
 
 from systems import some_law
 
 import queuetheory_llm as qt
 from queuetheory_llm.errors import AssumptionViolated, InfeasibleRequest, NotConverged
+from queuetheory_llm.markov import explore
 from queuetheory_llm.markov.admission import judge_stability
 from queuetheory_llm.markov.chain import exact_chain
+from queuetheory_llm.markov.operator import Operator
+from queuetheory_llm.markov.outcomes import Outcomes
+from queuetheory_llm.markov.rewards import Rewards
+from queuetheory_llm.markov.space import Sizes
 from queuetheory_llm.model.batch_time import Table
+from queuetheory_llm.model.chances import request_law
 from queuetheory_llm.schedulers.registry import SCHEDULERS, parse_scheduler
 from queuetheory_llm.verdict import Verdict
 
@@ -80,6 +87,25 @@ def some_solved_chain(rng, tolerance, memory="300 MB"):
             return system, exact_chain(*system, tolerance=tolerance, memory=memory)
         except NotConverged:
             continue
+
+
+class Counted(Sizes):
+    """A request takes as much of the level whatever is left of it: levels are numbers of requests."""
+
+    def size(self, left):  # noqa: ARG002
+        return self.whole
+
+
+def counted_chain(engine, rule, workload, most):
+    """The chain that refuses what comes while ``most`` requests are present."""
+    law = request_law(workload, memoryless=True, late=True)
+    outcomes = Outcomes(engine=engine, scheduler=rule, law=law)
+    limit = explore.sizes_of(outcomes, workload.arrivals).most
+    with mock.patch.object(explore, "sizes_of", return_value=Counted(law=law, most=limit)):
+        space = explore.explore_plainly(
+            outcomes, workload.arrivals, most * law.mean_tokens, explore.Limits(10**6, 10**6)
+        )
+    return Rewards(operator=Operator(space), arrivals=workload.arrivals, law=law)
 
 
 def _arrivals(rate, slotted, kind):
