@@ -1,4 +1,7 @@
-"""Cost of an exact chain on one core: building, time per transition at two sizes, solving, memory; a process each."""
+"""Cost of an exact chain on one core: building, time per transition at two sizes, solving, memory; a process each.
+
+And a realistic engine beside the kernel.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,15 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
+
+import queuetheory_llm as qt
+from queuetheory_llm.schedulers.registry import parse_scheduler
+from queuetheory_llm.simulation.clock import Clock, generators
+from queuetheory_llm.simulation.requests import fixed_times, sample
+from queuetheory_llm.simulation.runner import run
 
 BUILD = """
 import json, re, sys, time
@@ -162,3 +172,31 @@ def test_two_million_states_in_factors(benchmark: BenchmarkFixture, figure: Call
     assert found["states"] >= 2e6
     assert found["seconds"] + found["solving"] <= 120
     assert found["peak"] <= 1e9
+
+
+@pytest.mark.benchmark(group="markov")
+def test_a_realistic_engine_against_the_kernel(benchmark: BenchmarkFixture, figure: Callable[[str], None]) -> None:
+    """CodeLlama-34B on one A100, 128 tokens a batch, load .8: the mean backlog within 4 standard errors of 16 runs."""
+    engine = qt.Engine(batch_time=qt.Staircase(c="11.28 ms", a="35.47 ms", b0=128), b_max=128)
+    rate = Fraction("0.8") * 128 / engine.batch_time.seconds(128) / (128 + 50)
+    workload = qt.Workload.of(prefill=128, decode=qt.Geometric(mean=50), arrivals=qt.PoissonArrivals(rate=rate))
+    chains: list[qt.ExactChain] = []
+    benchmark.pedantic(lambda: chains.append(qt.exact_chain(engine, "sarathi", workload, tolerance=1e-3)), rounds=1)
+    (chain,) = chains
+    horizon, found = Fraction(20_000), []
+    clock = Clock.fit(generators(engine.batch_time, engine.b_max) | fixed_times(workload.arrivals), horizon)
+    end = clock.bound(horizon)
+    watch = np.linspace(end // 20, end, 100_000).astype(np.int64)  # the beginning, from empty, is left out
+    for child in np.random.SeedSequence(4).spawn(16):
+        requests = sample(workload, clock, horizon, np.random.default_rng(child))
+        done = run(engine, parse_scheduler("sarathi"), requests, clock, until=end, watch=watch)
+        found.append(done.series.backlog.mean())
+    error, bound = float(np.std(found, ddof=1)) / 4, chain.truncation.bounds["backlog"]
+    apart = abs(float(np.mean(found)) - chain.means.backlog)
+    figure(
+        f"CodeLlama at .8: mean backlog {chain.means.backlog:.2f} tokens, wrong by at most {bound:.2g}, from "
+        f"{chain.truncation.states:.3g} states; the kernel's {np.mean(found):.2f} +- {error:.2g}, {apart / error:.1f} "
+        "standard errors apart (4 allowed)"
+    )
+    assert error < 0.01 * chain.means.backlog
+    assert apart <= 4 * error + bound

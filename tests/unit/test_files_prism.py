@@ -1,6 +1,7 @@
 """Chains written for model checkers, read back by a reader of the test's own and compared with the operator."""
 
 import re
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -28,6 +29,13 @@ REWARDS = re.compile(r'rewards "(\w+)"\n(.*?)endrewards', re.DOTALL)
 LABEL = re.compile(r'label "(\w+)" = ([^;]*);')
 
 
+@cache
+def compiled(expression):
+    """The same in Python, compiled once: it is asked for at every state."""
+    python = re.sub(r"(?<![<>])=", "==", expression).replace("&", " and ").replace("|", " or ")
+    return compile(" ".join(python.split()), "<expression>", "eval")
+
+
 class Reader:
     """The chain of a text in the PRISM language, over all (core, unseen) of a space."""
 
@@ -38,9 +46,8 @@ class Reader:
 
     def value(self, expression, state):
         """Of an expression at a state; its grammar is Python's but for = & | and true."""
-        python = re.sub(r"(?<![<>])=", "==", expression).replace("&", " and ").replace("|", " or ")
         names = {"core": state[0], "unseen": state[1], "true": True, "false": False, "min": min}
-        return eval(" ".join(python.split()), {"__builtins__": {}}, names)
+        return eval(compiled(expression), {"__builtins__": {}}, names)
 
     def matrix(self):
         commands = COMMAND.findall(self.text)
