@@ -40,7 +40,7 @@ from queuetheory_llm.files.atomic import check_apart
 from queuetheory_llm.files.prism import ENDINGS, check_export, export_files
 from queuetheory_llm.files.prism import export as export_chain
 from queuetheory_llm.markov.admission import NO_LAW, judge_stability
-from queuetheory_llm.markov.chain import MEMORY, TOLERANCE, ExactChain, exact_chain
+from queuetheory_llm.markov.chain import MEMORY, MOST_STEPS, TOLERANCE, ExactChain, exact_chain
 from queuetheory_llm.model.chances import memoryless_decode
 from queuetheory_llm.model.system import System
 from queuetheory_llm.schedulers.policy import Scheduler
@@ -51,7 +51,6 @@ from queuetheory_llm.simulation.present import REPLICATIONS, Present, requests_p
 DEFAULT_MODEL = "two-token-slots"
 DEFAULT_SEED = "0"
 
-_MOST_STEPS = 10**6
 #: The flag that sets an argument of `exact_chain` or `requests_present`.
 _FLAGS = {
     "level": "--level",
@@ -199,8 +198,8 @@ def _memory(text: str) -> int:
 
 def _steps(text: str) -> int:
     count = count_flag("--after", text)
-    if count > _MOST_STEPS:
-        raise InvalidInput(f"--after: {count} is above {_MOST_STEPS}; the stationary law is reached long before")
+    if count > MOST_STEPS:
+        raise InvalidInput(f"--after: {count} is above {MOST_STEPS}; the stationary law is reached long before")
     return count
 
 

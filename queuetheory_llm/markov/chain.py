@@ -39,6 +39,7 @@ MEMORY = "2 GB"
 _MOST_LENGTHS = 4_000  # values of the law of one request
 _NEGLIGIBLE = 1e-15  # chance that is not written at the end of a law: its entries are right to about that much
 _LONGEST_WRITTEN = 2**14  # entries of a law of the token backlog that JSON may hold: about 300 KB
+MOST_STEPS = 10**6
 _MOST_REQUESTS = 10**8  # that a level holds
 _FEW, _NEAR = 4, 0.8  # requests that the first level holds, and loads beyond which it holds no more
 
@@ -201,6 +202,8 @@ class ExactChain(Result):
             The law to begin with; by default the empty engine.
         """
         batches = require_whole("batches", batches, 0, "the number of steps")
+        if batches > MOST_STEPS:
+            raise InvalidInput(f"batches: {batches} is above {MOST_STEPS}; the stationary law is reached long before")
         weight = np.zeros(len(self.space)) if start is None else np.array(start, dtype=np.float64)
         if start is None:
             weight[0] = 1.0

@@ -21,6 +21,7 @@ Progress = Callable[[int], None]
 Step = tuple[int, int, Outcome]
 Row = tuple[int, int, int, int, int, int, float]
 
+_MOST_OUTCOMES = 2_000_000  # that plain Python looks at, in a minute or so
 _REPORT_EVERY = 256  # cores between two reports of progress
 
 
@@ -87,10 +88,21 @@ def explore_plainly(
     """`explore` in plain Python with the rule's own `form`: any rule, and the reference of the compiled way."""
     sizes = sizes_of(outcomes, arrivals)
     rooms: list[int] = []
-    states = 0
+    states = looked = 0
+
+    def count() -> None:
+        nonlocal looked
+        looked += 1
+        if looked > _MOST_OUTCOMES:
+            raise NotConverged(
+                f"the batches of {outcomes.scheduler.name} up to {level:g} tokens have more than {_MOST_OUTCOMES} "
+                "outcomes, more than plain Python gets through; give a lower --level, laws of fewer values, or simulate"
+            )
+
+    counted = attrs.evolve(outcomes, count=count)
 
     def line(core: State) -> Iterator[Step]:
-        return ranges(outcomes, core, sizes.room(core, level))
+        return ranges(counted, core, sizes.room(core, level))
 
     def found(cores: Sequence[State], rows: Sequence[Row], done: int) -> None:
         nonlocal states

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import groupby, product
+from operator import index
 from typing import Any
 
 import attrs
@@ -62,9 +63,12 @@ class _Drawn(Sequence[int]):
         return len(self._known)
 
     def __getitem__(self, request: Any) -> Any:
-        if not isinstance(request, int) or not -len(self._known) <= request < self._drawn:
+        if isinstance(request, slice):
             raise _Unseen
-        return self._known[request]
+        place = index(request)
+        if not -len(self._known) <= place < self._drawn:
+            raise _Unseen
+        return self._known[place]
 
 
 @attrs.frozen(kw_only=True, eq=False)

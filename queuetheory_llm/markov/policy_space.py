@@ -113,7 +113,8 @@ def explore_endless(
 
 
 def _search(outcomes: Outcomes, sizes: Sizes, level: float, *, endless: bool) -> Search:
-    rule = _rule(outcomes, endless)
+    # Every request within the level has a token left: a batch of more of them is never formed.
+    rule = _rule(outcomes, endless, outcomes.engine.slots if endless else int(level) + 1)
     return Search(
         rule=rule,
         lengths=_lengths(outcomes, sizes, level),
@@ -164,7 +165,7 @@ def _roomier(search: Search, code: int, level: float, limits: Limits) -> Search:
     return search
 
 
-def _rule(outcomes: Outcomes, endless: bool) -> Rule:
+def _rule(outcomes: Outcomes, endless: bool, requests: int) -> Rule:
     policy, engine = outcomes.scheduler, outcomes.engine
     if not isinstance(policy, Policy):
         raise TypeError(f"{policy.name} is no Policy")
@@ -177,7 +178,7 @@ def _rule(outcomes: Outcomes, endless: bool) -> Rule:
         mixed=policy.mixed,
         chunks=policy.chunks,
         budget=budget,
-        slots=min(engine.slots, budget),
+        slots=min(engine.slots, budget, requests),
         threshold=2**62 if policy.threshold is None else policy.threshold,
         hidden=outcomes.hidden,
         alike=outcomes.phased and outcomes.alike,
