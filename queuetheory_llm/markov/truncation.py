@@ -222,20 +222,19 @@ class Question:
         steps = self._smaller(first) if only else []
         cut = self.cut(first, steps)
         steps.append(_Step.of(cut))
-        missed = np.inf
         for _ in range(_MOST_LEVELS):
             larger = self._larger(cut, steps)
             # A share of the requests that is refused changes the means by about that share, at the very least.
             if cut.lost_share <= self.tolerance:
-                bounds, tail = self._bounds(cut, larger), tail_change(cut, larger)
-                before, missed = missed, max(tail, *self._relative(bounds, cut.means)) / self.tolerance
-                if missed <= 1:
+                bounds, rounding = self._bounds(cut, larger)
+                tail = tail_change(cut, larger)
+                if max(tail, *self._relative(bounds, cut.means)) <= self.tolerance:
                     return cut, _truncation(cut, larger, bounds, tail)
-                if missed > before / 2:  # a level twice as high used to do wonders
+                least = max(self._relative(rounding, cut.means))
+                if least > self.tolerance:  # which no level mends
                     raise NotConverged(
-                        f"from {cut.level:g} tokens on rounding leaves the means known to "
-                        f"{missed * self.tolerance:.1g} of themselves; give a --tolerance of "
-                        f"{10 * missed * self.tolerance:.0e}"
+                        f"rounding alone leaves the means known to {least:.1g} of themselves; give a --tolerance of "
+                        f"{10 * least:.0e} or more"
                     )
             cut = larger
             steps.append(_Step.of(cut))
@@ -315,14 +314,17 @@ class Question:
                 f"than the {self.memory / 1e9:.2g} GB of --memory"
             )
 
-    def _bounds(self, cut: Cut, larger: Cut) -> dict[str, float]:
-        """A bound on the error of each mean: refused requests, the residuals of both laws, and the error of h."""
+    def _bounds(self, cut: Cut, larger: Cut) -> tuple[dict[str, float], dict[str, float]]:
+        """A bound on the error of each mean: refused requests and rounding; and the part that is rounding.
+
+        Rounding is what the residuals of both laws and of h let the mean be wrong by.
+        """
         self.tell(f"bounding the error of the cut at {cut.level:g} tokens")
         equation = PoissonEquation(larger.operator, larger.stationary.law)
         inside = Embedding(cut.operator, larger.operator)
         law = cut.stationary.law
         residual = np.abs(law - cut.operator.push(law))
-        bounds = {}
+        bounds, parts = {}, {}
         for name in MEANS:
             cost = getattr(larger.rewards, name) - getattr(larger.means, name) * larger.rewards.seconds
             h = equation.solve(cost, tolerance=min(_LOOSEST, _SPARE * self.tolerance))
@@ -330,8 +332,9 @@ class Question:
             # h is about a square in the backlog, and flattened towards the level: beyond it, it is steeper than below.
             refused += _BEYOND * steepest(larger.operator, h.values) * larger.lost
             rounding = float(residual @ np.abs(inside.restricted(h.values)) + law @ inside.restricted(np.abs(h.rest)))
-            bounds[name] = (refused + rounding + abs(h.mean)) / cut.means.seconds
-        return bounds
+            parts[name] = (rounding + abs(h.mean)) / cut.means.seconds
+            bounds[name] = refused / cut.means.seconds + parts[name]
+        return bounds, parts
 
     def _relative(self, bounds: dict[str, float], means: Means) -> list[float]:
         """The bounds as shares of their means; that of the idle time as it is."""
