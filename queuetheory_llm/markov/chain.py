@@ -337,7 +337,7 @@ def exact_chain(
         means=cut.means,
         truncation=truncation,
         cut=cut,
-        notes=(*workload.notes, *_notes(question, judgement)),
+        notes=(*workload.notes, *_notes(question, judgement, tail)),
     )
 
 
@@ -382,13 +382,15 @@ def _first_level(question: Question, judgement: Judgement) -> float:
     return question.mean * _FEW / (1 - load)
 
 
-def _notes(question: Question, judgement: Judgement) -> Iterator[str]:
+def _notes(question: Question, judgement: Judgement, tail: Number | None) -> Iterator[str]:
     law = question.outcomes.law
     if law.cut:
         yield (
             f"lengths: cut where {law.cut:.3g} of the requests is left, so their mean is {law.mean_tokens:.9g} tokens; "
             "the error bounds are those of the lengths as cut"
         )
+    elif tail is not None:
+        yield "lengths: none is unbounded, so nothing is cut"
     if judgement.verdict is Verdict.UNDECIDED:
         yield (
             f"stability is not proved ({judgement.reason}); the law is that of the chain cut at the level, whose error "
