@@ -12,6 +12,8 @@ _DIGITS = 6
 _SMALL = 1e-4  # below it a value is written with its power of ten
 _MOST = 15  # a decimal of as many digits is a float of its own
 
+_LEAST = Fraction(1, 10**300)  # errors that floats no longer tell from 0 are printed as this
+
 
 def lower_limit(value: Real, digits: int = _DIGITS) -> str:
     """A rate below which something holds, rounded down.
@@ -55,7 +57,7 @@ def with_bound(value: float, bound: float, digits: int = 10) -> tuple[str, str]:
     small = 0 < abs(value) < _SMALL
     text = f"{float(shown):.{len(shown.as_tuple().digits) - 1}e}" if small else f"{shown:f}"
     off = Fraction(bound) + abs(Fraction(text) - Fraction(value))
-    return text, f"{float(upper_limit(off, 1)):g}" if off else "0"
+    return text, f"{float(upper_limit(max(off, _LEAST), 1)):g}" if off else "0"
 
 
 def load_text(load: Real, digits: int = _DIGITS) -> str:

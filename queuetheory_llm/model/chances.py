@@ -237,6 +237,7 @@ def request_law(
     >>> law = request_law(IndependentLengths(2, Geometric(mean=3)), memoryless=True)
     >>> law.prefill.tolist(), law.decode.tolist(), law.kinds[0].mean
     ([2], [-1], Fraction(3, 1))
+    >>> from queuetheory_llm.model.lengths import Uniform
     >>> law = request_law(IndependentLengths(2, Uniform(low=0, high=2)), memoryless=True, late=True)
     >>> law.decode.tolist(), law.kinds[0].values, law.kinds[0].chances, law.mean_decode
     ([-1, 0], (1, 2), (0.5, 0.5), 1.0)

@@ -203,7 +203,9 @@ class TestDrifts:
     def test_thresholds_of_exact_chains_lie_inside(self, engine, rule, workload):
         edge = float(induced_threshold(engine, rule, workload).low)
         found = simulated_threshold(engine, rule, workload, width=0.03)
-        assert found.low < edge <= found.high  # a rule that fills reaches the bound of theory that the search keeps to
+        assert found.low < edge
+        # A rule that fills reaches the bound of theory that the search keeps to, but for rounding.
+        assert edge < found.high or edge == pytest.approx(float(found.high), rel=1e-12)
 
     def test_codellama(self):
         found = simulated_drifts(A100, "vllm-vanilla", CHAT, 13)
