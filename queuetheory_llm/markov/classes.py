@@ -78,8 +78,7 @@ def _around_empty(operator: Operator) -> Recurrence:
     lasting = operator.space.moves.duration
     depth = np.full(len(operator), -1, dtype=np.int32)
     queue = np.empty(len(operator), dtype=np.int32)
-    found = _search(factors, lasting, ordered.start, ordered.move, ordered.reach, depth, queue)
-    period = _period(factors, lasting, ordered.start, ordered.move, ordered.reach, depth, queue[:found])
+    found, period = _search(factors, lasting, ordered.start, ordered.move, ordered.reach, depth, queue)
     return Recurrence(classes=(np.flatnonzero(depth >= 0),), periods=(int(period),), transient=len(operator) - found)
 
 
@@ -92,10 +91,14 @@ def _search(
     reach: Ints,
     depth: NDArray[np.int32],
     queue: NDArray[np.int32],
-) -> int:
-    """Breadth first from the empty state: ``depth`` of each state reached, who they are in ``queue``, their number."""
+) -> tuple[int, int]:
+    """Breadth first from the empty state: ``depth`` of each state reached; their number, and the period.
+
+    The period is the greatest common divisor of depth(s) + 1 - depth(t) over the transitions s -> t. ``queue`` is room
+    to work in; both arrays are of shape (states,).
+    """
     depth[0], queue[0] = 0, 0
-    head, found = 0, 1
+    head, found, period = 0, 1, 0
     while head < found:
         state = queue[head]
         head += 1
@@ -109,40 +112,13 @@ def _search(
                 continue
             go, last = f.first[f.target[move]] + unseen - f.taken[move], f.first[f.target[move] + 1] - 1
             for count in range(f.laws[lasting[move]], f.laws[lasting[move] + 1]):
+                if f.law[count] == 0.0:
+                    continue
                 after = min(go + count - f.laws[lasting[move]], last)
-                if depth[after] < 0 and f.law[count] > 0.0:
+                if depth[after] < 0:
                     depth[after] = depth[state] + 1
                     queue[found] = after
                     found += 1
-    return found
-
-
-@entry
-def _period(
-    f: Factors,
-    lasting: NDArray[np.int32],
-    start: Ints,
-    order: Ints,
-    reach: Ints,
-    depth: NDArray[np.int32],
-    states: NDArray[np.int32],
-) -> int:
-    """Greatest common divisor of depth(s) + 1 - depth(t) over the transitions s -> t among ``states``."""
-    period = 0
-    for state in states:
-        core = np.searchsorted(f.first, state, side="right") - 1
-        unseen = state - f.first[core]
-        place = start[core + 1] - 1
-        while place >= start[core] and reach[place] >= unseen and period != 1:
-            move = order[place]
-            place -= 1
-            if f.low[move] > unseen or f.high[move] < unseen or f.chance[move] == 0.0:
-                continue
-            go, last = f.first[f.target[move]] + unseen - f.taken[move], f.first[f.target[move] + 1] - 1
-            for count in range(f.laws[lasting[move]], f.laws[lasting[move] + 1]):
-                if f.law[count] > 0.0:
-                    step = depth[state] + 1 - depth[min(go + count - f.laws[lasting[move]], last)]
-                    period = np.gcd(period, abs(step))
-        if period == 1:
-            break
-    return period
+                elif period != 1:
+                    period = np.gcd(period, abs(depth[state] + 1 - depth[after]))
+    return found, period

@@ -11,12 +11,9 @@ from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
-from numpy.typing import NDArray
 
 from queuetheory_llm.kept import F, kept
-from queuetheory_llm.markov.space import Floats, Ints, Space
-
-Small = NDArray[np.int32]
+from queuetheory_llm.markov.space import Floats, Ints, Small, Space
 
 
 class Factors(NamedTuple):
