@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from numbers import Integral, Rational
@@ -13,11 +13,15 @@ from typing import Any
 import numpy as np
 
 from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.exact.words import shown
 
 #: A number as a user writes it. Floats are read as the shortest decimal that prints them: 0.1 is 1/10.
 Number = Fraction | Decimal | int | float | str
 #: A value that is exact where the mathematics is rational and a float where it is not.
 Real = Fraction | float
+#: Exact numbers in a row, and such rows.
+Vector = Sequence[Fraction]
+Matrix = Sequence[Vector]
 
 UNITS: dict[str, Fraction] = {"s": Fraction(1), "ms": Fraction(1, 1000), "us": Fraction(1, 10**6)}
 
@@ -45,7 +49,7 @@ def to_fraction(value: Number) -> Fraction:
     (Fraction(400, 187), Fraction(1, 10))
     """
     if isinstance(value, bool) or not isinstance(value, Rational | Decimal | float | str | np.floating):
-        raise InvalidInput(f"{value!r} is not a number; write a decimal or a quotient such as 400/187")
+        raise InvalidInput(f"{shown(value)} is not a number; write a decimal or a quotient such as 400/187")
     if isinstance(value, Fraction):  # a result of ours: the limits are for what people write
         return value
     if isinstance(value, Rational):
@@ -53,6 +57,8 @@ def to_fraction(value: Number) -> Fraction:
     text = value.strip() if isinstance(value, str) else str(value)
     if len(text) > _LONGEST:
         raise InvalidInput(f"a number of {len(text)} characters is no quantity; write at most {_LONGEST}")
+    if not text.isascii() or "_" in text:  # Python reads 1_0 as ten, and digits of every script
+        raise InvalidInput(f"{text!r} is not a number; write it with the digits 0 to 9 alone, without underscores")
     return _quotient(text) if "/" in text else _decimal(text)
 
 

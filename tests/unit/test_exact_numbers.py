@@ -1,5 +1,6 @@
 """Numbers as users write them: read exactly or refused in one line."""
 
+from datetime import date
 from decimal import Decimal
 from fractions import Fraction
 
@@ -57,6 +58,12 @@ def test_a_numpy_integer_does_not_overflow_inside_a_fraction():
         ("12abc", "is not a number"),
         ("0x10", "is not a number"),
         ("1,5", "is not a number"),
+        ("1_0", "without underscores"),
+        ("1/1_0", "without underscores"),
+        ("\uff11\uff10", "write it with the digits 0 to 9 alone"),
+        ("\u0661/\u0662", "write it with the digits 0 to 9 alone"),
+        (date(1979, 5, 27), "1979-05-27 is not a number"),
+        ({"law": "poisson"}, "a table is not a number"),
         ("1/2/3", "is not a number"),
         ("1/2.5", "is not a number"),
         ("1/0", "divides by zero"),
