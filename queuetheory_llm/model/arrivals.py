@@ -22,7 +22,7 @@ _LISTED = 5  # numbers of requests that a description lists
 
 def _positive(_: object, field: attrs.Attribute[Fraction], value: Fraction) -> None:
     if value <= 0:
-        raise InvalidModel(f"{field.name}: {float(value):g} is not positive")
+        raise InvalidModel(f"{field.name}: {float(value):g} is not positive; give a value above 0")
 
 
 class IntervalLaw(ABC):

@@ -44,6 +44,22 @@ class BatchTime(ABC):
     def to_dict(self) -> dict[str, Any]:
         """The law as the ``[engine.batch_time]`` table of a model file."""
 
+    @staticmethod
+    def from_dict(table: Mapping[str, Any]) -> BatchTime:
+        """The law in plain values, of the keys of `to_dict`.
+
+        Raises
+        ------
+        KeyError, TypeError, InvalidModel
+            If the law or a key is missing or unknown, or a value is none of its key.
+        """
+        parameters = dict(table)
+        return BATCH_TIME_LAWS[parameters.pop("law")]._of_parameters(parameters)
+
+    @classmethod
+    def _of_parameters(cls, parameters: Mapping[str, Any]) -> BatchTime:
+        return cls(**parameters)
+
     @property
     def longest(self) -> int | None:
         """Largest batch the law speaks of; None when there is no limit."""
@@ -257,6 +273,11 @@ class Table(BatchTime):
         """The left end and the count after each point of the table."""
         inside = self.tokens[bisect_left(self.tokens, low) : bisect_left(self.tokens, high)]
         return [low, *(count + 1 for count in inside)]
+
+    @classmethod
+    def _of_parameters(cls, parameters: Mapping[str, Any]) -> Table:
+        named = dict(parameters)
+        return cls(seconds_at=named.pop("seconds"), **named)
 
     def to_dict(self) -> dict[str, Any]:
         """See `BatchTime.to_dict`."""

@@ -12,6 +12,7 @@ from itertools import groupby, product
 import attrs
 import numpy as np
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.errors import AssumptionViolated, InvalidInput, InvalidModel, NotConverged
 from queuetheory_llm.exact.numbers import Real, to_fraction
 from queuetheory_llm.model.arrivals import (
@@ -26,7 +27,6 @@ from queuetheory_llm.model.arrivals import (
 from queuetheory_llm.model.lengths import (
     Counts,
     Empirical,
-    Floats,
     Geometric,
     IndependentLengths,
     LengthLaw,

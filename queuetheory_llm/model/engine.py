@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -70,3 +71,21 @@ class Engine:
             **{key: value for key, value in limits.items() if value is not None},
             "batch_time": self.batch_time.to_dict(),
         }
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any]) -> Engine:
+        """The engine in plain values, exactly those of `to_dict`.
+
+        Raises
+        ------
+        InvalidModel
+            ``engine: WHAT``, if something is missing, unknown or contradictory.
+        """
+        try:
+            engine = cls(**{**table, "batch_time": BatchTime.from_dict(table["batch_time"])})
+        except (KeyError, TypeError, ValueError) as error:
+            what = f"{error} is missing or unknown" if isinstance(error, KeyError) else str(error)
+            raise InvalidModel(f"engine: {what}; write it as the package does") from None
+        if engine.to_dict() != table:
+            raise InvalidModel("engine: is not written as the package writes it")
+        return engine

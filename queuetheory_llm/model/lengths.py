@@ -16,11 +16,11 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.errors import InvalidModel
 from queuetheory_llm.exact.numbers import MOST, Real, plain, to_count, to_counts, to_fraction, to_fractions
 
 Counts = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class LengthLaw(ABC):

@@ -8,16 +8,11 @@ from functools import cached_property
 import attrs
 import numpy as np
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.errors import InvalidModel
 from queuetheory_llm.exact.numbers import Real, to_fraction
 from queuetheory_llm.model.arrivals import Arrivals
-from queuetheory_llm.model.lengths import (
-    Counts,
-    Floats,
-    IndependentLengths,
-    LengthLaw,
-    RequestLengths,
-)
+from queuetheory_llm.model.lengths import Counts, IndependentLengths, LengthLaw, RequestLengths
 
 
 @attrs.frozen(kw_only=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strategies import laws
 
 from queuetheory_llm.errors import InvalidInput, InvalidModel
-from queuetheory_llm.model.batch_time import BATCH_TIME_LAWS, Hinge, Staircase, Table
+from queuetheory_llm.model.batch_time import BATCH_TIME_LAWS, BatchTime, Hinge, Staircase, Table
 from queuetheory_llm.model.engine import Engine
 
 CODELLAMA = Staircase(c="11.28 ms", a="35.47 ms", b0=128)
@@ -136,3 +136,8 @@ def test_assumption_1():
 def test_an_engine_as_a_table_leaves_absent_limits_out():
     assert set(Engine(batch_time=CODELLAMA, b_max=256).to_dict()) == {"b_max", "batch_time"}
     assert Engine(batch_time=CODELLAMA, b_max=256, k_max=3).to_dict()["k_max"] == 3
+
+
+@given(laws(20))
+def test_a_law_reads_what_it_writes(law):
+    assert BatchTime.from_dict(law.to_dict()) == law
