@@ -1,0 +1,1 @@
+"""Proofs as data, and the checker that believes nothing else."""
