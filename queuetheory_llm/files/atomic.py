@@ -103,13 +103,13 @@ def check_apart(outputs: Mapping[str, str | Path | None], inputs: Mapping[str, s
     Raises
     ------
     InvalidInput
-        In one line, with the two names of one file; links are followed.
+        In one line, with the two names of one file; links are followed. Also if a path is no possible name.
     """
-    taken = {os.path.realpath(path): name for name, path in inputs.items() if path is not None}
+    taken = {_real(path): name for name, path in inputs.items() if path is not None}
     for name, path in outputs.items():
         if path is None:
             continue
-        real = os.path.realpath(path)
+        real = _real(path)
         if real in taken:
             raise InvalidInput(f"{name}: {path} is the file of {taken[real]}; write to another one")
         taken[real] = name
@@ -134,14 +134,22 @@ def check_target(path: str | Path, endings: Sequence[str] = ()) -> Path:
         known = f"{', '.join(f'.{ending}' for ending in endings[:-1])} or .{endings[-1]}"
         raise InvalidInput(f"{path}: has an unknown ending; end the name in {known}")
     try:
-        target = Path(os.path.realpath(path))
+        target = _real(path)
         fault = _fault(target)
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
-        why = getattr(error, "strerror", None) or error
-        raise InvalidInput(f"{path}: cannot be written: {why}; choose another place") from None
+    except OSError as error:
+        raise _refused(path, error) from None
     if fault is not None:
         raise InvalidInput(f"{path}: {fault}")
     return target
+
+
+def _real(path: str | Path) -> Path:
+    try:
+        return Path(os.path.realpath(path))
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        why = getattr(error, "strerror", None) or error
+        shown = str(path) if str(path).isprintable() else repr(str(path))
+        raise InvalidInput(f"{shown}: no possible path: {why}; choose another place") from None
 
 
 def _fault(target: Path) -> str | None:
@@ -153,11 +161,21 @@ def _fault(target: Path) -> str | None:
         mode = stat.S_IFREG
     if not stat.S_ISREG(mode):
         return "is not a regular file; give the name of one"
+    if _is_stdout(target):
+        return "is where stdout goes, and would take the place of what is printed there; give another file"
     if not target.parent.is_dir():
         return f"the folder {target.parent} does not exist; create it first"
     if not os.access(target.parent, os.W_OK | os.X_OK):
         return f"the folder {target.parent} may not be written; choose another place"
     return None
+
+
+def _is_stdout(target: Path) -> bool:
+    """Whether the answers of this program go to the file."""
+    try:
+        return os.path.samestat(target.stat(), os.fstat(1))
+    except OSError:  # no such file yet, or stdout is closed
+        return False
 
 
 def _refused(path: str | Path, error: OSError) -> InvalidInput:

@@ -15,7 +15,9 @@ import attrs
 from pydantic import Field
 
 from queuetheory_llm.errors import InvalidInput, InvalidModel
+from queuetheory_llm.exact.words import shown
 from queuetheory_llm.files import packaged
+from queuetheory_llm.files.paths import as_path
 from queuetheory_llm.files.schema import (
     Faults,
     Table,
@@ -103,6 +105,11 @@ class Document:
     name: str
     path: str | None = None
 
+    @property
+    def is_network(self) -> bool:
+        """Whether it describes a network of stations, which `load_network` reads."""
+        return "station" in self.content
+
     def system(
         self, *, first_token: str | None = None, reader: Callable[[Path, str | None], Trace] | None = None
     ) -> System:
@@ -120,6 +127,8 @@ class Document:
         InvalidModel
             One line a fault, ``KEY PATH: WHAT, and how to mend it``; all the faults there are.
         """
+        if self.is_network:
+            raise InvalidModel("station: this is a network; use qt-llm network or load_network for it")
         try:
             root = read_table(_Root, self.content)
             workload = root.workload
@@ -146,10 +155,13 @@ def read_document(ref: str | Path) -> Document:
 
 def _find(ref: str | Path) -> Path:
     """The file meant: a bare name is a packaged model before it is anything else."""
+    try:
+        path = as_path(ref)
+    except InvalidInput as error:
+        raise InvalidModel(f"model: {error}, or the name of a packaged model") from None
     text = str(ref)
     if text in packaged.names():
         return packaged.path(text)
-    path = Path(ref)
     try:
         found = path.exists()
     except (OSError, ValueError) as error:
@@ -198,7 +210,9 @@ def _text(path: Path) -> str:
         line = 1 + raw.count(b"\n", 0, error.start)
         raise InvalidModel(f"line {line}: is not UTF-8 text; save the file as UTF-8", source=source) from None
     if not text.strip():
-        raise InvalidModel("is empty; a model file has an [engine] table", source=source)
+        raise InvalidModel(
+            "is empty; a model file has an [engine] table, that of a network [[station]] tables", source=source
+        )
     return text
 
 
@@ -222,8 +236,9 @@ def _interval(raw: object) -> IntervalLaw:
     return read_law(INTERVAL_LAWS, {}, raw)
 
 
-_Length = Annotated[LengthLaw, reading(_length)]
-_Text = Annotated[str, reading(read_text)]
+LengthTable = Annotated[LengthLaw, reading(_length)]
+IntervalTable = Annotated[IntervalLaw, reading(_interval)]
+TextTable = Annotated[str, reading(read_text)]
 
 
 class _Engine(Table):
@@ -231,7 +246,7 @@ class _Engine(Table):
     b_max: Annotated[Any, field_of(Engine, "b_max")] = Field(description="give the token budget of a batch")
     k_max: Annotated[Any, field_of(Engine, "k_max")] = None
     kv_tokens: Annotated[Any, field_of(Engine, "kv_tokens")] = None
-    name: _Text = "engine"
+    name: TextTable = "engine"
 
 
 def _engine(raw: object) -> Engine:
@@ -239,11 +254,14 @@ def _engine(raw: object) -> Engine:
     return build(lambda: Engine(**dict(table)))
 
 
+EngineTable = Annotated[Engine, reading(_engine)]
+
+
 class _Class(Table):
-    name: _Text = Field(description="name every class")
+    name: TextTable = Field(description="name every class")
     weight: Annotated[Any, field_of(RequestClass, "weight")] = 1
-    prefill: _Length = Field(description="give the prompt tokens of the class")
-    decode: _Length = Field(description="give the decode tokens of the class")
+    prefill: LengthTable = Field(description="give the prompt tokens of the class")
+    decode: LengthTable = Field(description="give the decode tokens of the class")
 
 
 def _class(raw: object) -> RequestClass:
@@ -269,8 +287,8 @@ def _classes(raw: object) -> tuple[RequestClass, ...]:
 class _Lengths(Table):
     """What every workload but a trace says, and all that one without an arrival process says."""
 
-    prefill: _Length | None = None
-    decode: _Length | None = None
+    prefill: LengthTable | None = None
+    decode: LengthTable | None = None
     classes: Annotated[tuple[RequestClass, ...], reading(_classes)] = Field((), alias="class")
 
     def process(self) -> Arrivals | None:
@@ -294,7 +312,7 @@ class _Lengths(Table):
 class _Regular(_Lengths):
     """A process with a rate, or the mean interval that is its inverse, or neither yet."""
 
-    arrivals: _Text
+    arrivals: TextTable
     rate: Annotated[Any, field_of(PoissonArrivals, "rate")] = None
     interval: Annotated[Any, field_of(DeterministicArrivals, "interval")] = None
 
@@ -319,10 +337,8 @@ class _Deterministic(_Regular):
 
 
 class _Renewal(_Lengths):
-    arrivals: _Text
-    interval: Annotated[IntervalLaw, reading(_interval)] = Field(
-        description='give a law, such as { law = "gamma", mean = "80 ms", cv = 2 }'
-    )
+    arrivals: TextTable
+    interval: IntervalTable = Field(description='give a law, such as { law = "gamma", mean = "80 ms", cv = 2 }')
 
     def process(self) -> Arrivals:
         return RenewalArrivals(interval=self.interval)
@@ -333,7 +349,7 @@ def _per_slot(raw: object) -> CountLaw:
 
 
 class _Slotted(_Lengths):
-    arrivals: _Text
+    arrivals: TextTable
     slot: Annotated[Any, field_of(SlottedArrivals, "slot")] = Field(description='give the duration, such as "1 s"')
     per_slot: Annotated[CountLaw, reading(_per_slot)] = Field(
         description='give a law, such as { law = "bernoulli", p = 0.5 }'
@@ -346,8 +362,8 @@ class _Slotted(_Lengths):
 class _TraceWorkload(Table):
     """The requests of a trace file, which is not read before the rest of the model is known to be good."""
 
-    arrivals: _Text
-    trace: _Text = Field(description="name the trace file, relative to the model file")
+    arrivals: TextTable
+    trace: TextTable = Field(description="name the trace file, relative to the model file")
     first_token: Annotated[str | None, reading(partial(one_of, ("paper", "engine")))] = None
 
 
@@ -380,13 +396,16 @@ def _source(raw: object) -> dict[str, str]:
         raise InvalidInput("must be a table of texts: title, url, section")
     wrong = [key for key, value in raw.items() if not isinstance(value, str)]
     if wrong:
-        raise Faults([((key,), f"{raw[key]} is not text; put it in quotes") for key in wrong])
+        raise Faults([((key,), f"{shown(raw[key])} is not text; put it in quotes") for key in wrong])
     return dict(raw)
 
 
+SourceTable = Annotated[dict[str, str], reading(_source)]
+
+
 class _Root(Table):
-    source: Annotated[dict[str, str], reading(_source)] = Field(default_factory=dict)
-    engine: Annotated[Engine, reading(_engine)] = Field(description="add an [engine] table with b_max and a batch_time")
+    source: SourceTable = Field(default_factory=dict)
+    engine: EngineTable = Field(description="add an [engine] table with b_max and a batch_time")
     workload: Annotated[Workload | _TraceWorkload | None, reading(_workload)] = None
 
 

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 import stat
+from os import PathLike
 from pathlib import Path
 
 from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.exact.words import shown
+
+
+def as_path(path: str | Path) -> Path:
+    """The path that a text names.
+
+    Raises
+    ------
+    InvalidInput
+        If it is something else, such as a number.
+    """
+    if not isinstance(path, str | PathLike):
+        raise InvalidInput(f"{shown(path)} is no path; give the path of a file")
+    return Path(path)
 
 
 def check_regular(path: str | Path, instead: str) -> None:

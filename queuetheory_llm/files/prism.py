@@ -16,11 +16,12 @@ from typing import IO
 import attrs
 import numpy as np
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.files.atomic import check_apart, check_target, write_atomically, write_together
 from queuetheory_llm.markov.edge import Flags, line_ends, may_refuse
 from queuetheory_llm.markov.rewards import Rewards
-from queuetheory_llm.markov.space import Floats, Space
+from queuetheory_llm.markov.space import Space
 from queuetheory_llm.model.arrivals import SlottedArrivals
 from queuetheory_llm.model.chances import RequestLaw
 from queuetheory_llm.schedulers.state import Left, State

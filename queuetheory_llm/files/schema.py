@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from difflib import get_close_matches
 from functools import cache, partial
 from typing import Annotated, Any, TypeVar, cast
@@ -17,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 
 from queuetheory_llm.errors import InvalidInput, InvalidModel
 from queuetheory_llm.exact.numbers import to_seconds
+from queuetheory_llm.exact.words import shown
 
 T = TypeVar("T")
 Path = tuple[str | int, ...]
@@ -33,8 +35,13 @@ class Faults(ValueError):
 
 def path_text(path: Path) -> str:
     """``("workload", "class", 0, "weight")`` is ``workload.class[0].weight``."""
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{_printable(step)}" for step in path)
     return text.removeprefix(".")
+
+
+def _printable(key: str) -> str:
+    """A key as it is, or quoted with escapes: TOML allows line ends in one, and a fault is one line."""
+    return key if key.isprintable() else repr(key)
 
 
 class Table(BaseModel):
@@ -97,22 +104,24 @@ def reading(read: Callable[[Any], Any]) -> PlainValidator:
 def one_of(known: Sequence[str], raw: object) -> str:
     """A word out of a list; `InvalidInput` with the nearest one otherwise."""
     if raw not in known:
-        raise InvalidInput(f"{raw!r} is not known; {near_word(str(raw), known)}")
+        raise InvalidInput(f"{shown(raw)} is not known; {near_word(str(raw), known)}")
     return str(raw)
 
 
 def read_text(raw: object) -> str:
     """A string."""
     if not isinstance(raw, str):
-        raise InvalidInput(f"{raw} is not text; put it in quotes")
+        raise InvalidInput(f"{shown(raw)} is not text; put it in quotes")
     return raw
 
 
 def read_duration(raw: object) -> Any:
     """A duration, which carries its unit in a model file."""
-    if not isinstance(raw, str):
-        raise InvalidInput(f'{raw} has no unit; write "{raw} ms" or "{raw} s"')
-    return to_seconds(raw)
+    if isinstance(raw, str):
+        return to_seconds(raw)
+    if isinstance(raw, bool) or not isinstance(raw, int | float | Decimal):
+        raise InvalidInput(f'{shown(raw)} is no duration; write a number and a unit in quotes, such as "35 ms"')
+    raise InvalidInput(f'{raw} has no unit; write "{raw} ms" or "{raw} s"')
 
 
 @cache
@@ -154,7 +163,7 @@ def _read_field(field: attrs.Attribute[Any], raw: object) -> Any:
 
 def _read_list(field: attrs.Attribute[Any], raw: object) -> Any:
     if not isinstance(raw, list):
-        raise InvalidInput(f"{raw} is not a list; write [{raw}]")
+        raise InvalidInput(f"{shown(raw)} is not a list; write [{shown(raw)}]")
     convert = cast("Callable[[Any], tuple[Any, ...]]", field.converter)
     values: list[Any] = []
     faults: list[tuple[Path, str]] = []

@@ -76,3 +76,10 @@ def test_a_file_is_not_written_over_another_of_the_same_command(tmp_path):
         check_apart({"--series": link}, {"the model": model})
     with pytest.raises(InvalidInput, match=r"--batch-log: .* is the file of --series"):
         check_apart({"--series": tmp_path / "x", "--batch-log": f"{tmp_path}/./x"}, {})
+
+
+def test_a_zero_byte_in_a_path_is_one_line():
+    for outputs, inputs in (({"--certificate": "a\0b"}, {}), ({}, {"FILE": "a\0b"})):
+        with pytest.raises(InvalidInput, match="no possible path") as refused:
+            check_apart(outputs, inputs)
+        assert refused.value.faults[0].isprintable()

@@ -268,7 +268,7 @@ def test_faults_of_an_engine(faults, old, new, fault):
     ("law", "fault"),
     [
         ("tokens = 64\nseconds = [1]", "engine.batch_time.tokens: 64 is not a list; write [64]"),
-        ('tokens = "64"\nseconds = [1]', "engine.batch_time.tokens: 64 is not a list"),
+        ('tokens = "64"\nseconds = [1]', "engine.batch_time.tokens: '64' is not a list"),
         ("tokens = []\nseconds = []", "engine.batch_time.tokens: the table is empty"),
         ("tokens = [8, 8]\nseconds = [1, 1]", "engine.batch_time.tokens: 8 after 8"),
         ("tokens = [8, 9]\nseconds = [1]", "engine.batch_time.seconds: 1 values for 2 token counts"),

@@ -4,20 +4,34 @@ from fractions import Fraction
 
 import pytest
 
-from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.errors import InvalidInput, InvalidModel
 from queuetheory_llm.files import packaged
-from queuetheory_llm.files.model_file import load_model
+from queuetheory_llm.files.model_file import load_model, read_document
+from queuetheory_llm.files.network_file import load_network
 from queuetheory_llm.model.chances import memoryless_decode
+
+NETWORKS = [name for name in packaged.names() if read_document(name).is_network]
+ENGINES = [name for name in packaged.names() if name not in NETWORKS]
 
 
 @pytest.mark.parametrize("name", packaged.names())
 def test_every_model_loads_and_names_its_source(name):
-    system = load_model(name)
-    assert system.name == name
-    assert system.source["title"]
-    assert system.source["url"].startswith("https://")
-    assert system.source["section"]
-    assert load_model(packaged.path(name)).engine == system.engine
+    model = load_network(name) if name in NETWORKS else load_model(name)
+    assert model.name == name
+    assert model.source["title"]
+    assert model.source["url"].startswith("https://")
+    assert model.source["section"]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_packaged_name_is_a_path(name):
+    assert load_model(packaged.path(name)).engine == load_model(name).engine
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_is_no_engine(name):
+    with pytest.raises(InvalidModel, match="network"):
+        load_model(name)
 
 
 def test_the_models_there_are():

@@ -66,7 +66,8 @@ def read_head(path: Path) -> Head:
     if len(start) == _HEAD and b"\n" not in start:
         raise InvalidInput("line 1: longer than 64 KiB, so no header of a profile; give another file", source=str(path))
     with _text(path) as stream:
-        header = _decoded(path, lambda: next(csv.reader(stream), []))
+        reader = csv.reader(stream, strict=True)
+        header = _decoded(path, reader, [])
     return Head(path=path, columns=tuple(name.strip() for name in header))
 
 
@@ -86,11 +87,15 @@ def _text(path: Path) -> Any:
     return path.open(encoding="utf-8-sig", newline="")
 
 
-def _decoded(path: Path, read: Callable[[], Any]) -> Any:
+def _decoded(path: Path, reader: Any, end: Any) -> Any:
+    """The next row; ``end`` after the last."""
     try:
-        return read()
-    except (UnicodeDecodeError, csv.Error):
+        return next(reader, end)
+    except UnicodeDecodeError:
         raise InvalidInput("not UTF-8 text with comma-separated values; re-save it so", source=str(path)) from None
+    except csv.Error as error:  # a quote that is not closed, among others
+        what = f"line {reader.line_num}: no comma-separated values ({error}); mend the quotes there or before"
+        raise InvalidInput(what, source=str(path)) from None
 
 
 def _read_json(path: Path) -> Any:
@@ -163,6 +168,10 @@ class Row:
             raise RowFault(f"{column}: {self.text(column)} is not a positive time; mend or drop the row")
         return Fraction(value) * unit
 
+    def number(self, column: str) -> Fraction:
+        """A number, exact."""
+        return Fraction(self._read(column, to_fraction))
+
     def _read(self, column: str, convert: Callable[[str], Any]) -> Any:
         text = self.text(column)
         if not text:
@@ -200,10 +209,10 @@ def each_row(path: Path, take: Callable[[Row], None]) -> int:
 
 
 def _decoding_rows(path: Path, stream: Any, faults: list[str]) -> Iterator[Row]:
-    reader = csv.reader(stream)
-    header = [name.strip() for name in _decoded(path, lambda: next(reader))]
+    reader = csv.reader(stream, strict=True)
+    header = [name.strip() for name in _decoded(path, reader, [])]
     while True:
-        values: Sequence[str] | None = _decoded(path, lambda: next(reader, None))
+        values: Sequence[str] | None = _decoded(path, reader, None)
         if values is None:
             return
         if not any(value.strip() for value in values):
