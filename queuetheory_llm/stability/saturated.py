@@ -24,13 +24,14 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from queuetheory_llm.arrays import Floats, Ints
 from queuetheory_llm.errors import AssumptionViolated, NotConverged
 from queuetheory_llm.exact.numbers import Real
 from queuetheory_llm.markov.components import recurrence_of
 from queuetheory_llm.markov.direct import direct_law
 from queuetheory_llm.markov.explore import Limits, Step, counts_of, gathered, ranges, search, space_of
 from queuetheory_llm.markov.outcomes import Outcomes
-from queuetheory_llm.markov.space import Floats, Ints, Moves, Sizes, Small, Space
+from queuetheory_llm.markov.space import Moves, Sizes, Small, Space
 from queuetheory_llm.model.arrivals import Arrivals
 from queuetheory_llm.model.chances import arrivals_law, request_law
 from queuetheory_llm.model.engine import Engine
