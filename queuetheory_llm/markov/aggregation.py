@@ -16,9 +16,10 @@ from typing import Any
 import attrs
 import numpy as np
 
+from queuetheory_llm.arrays import Floats, Ints
 from queuetheory_llm.markov.direct import ROUNDING, Factorised, factorised
 from queuetheory_llm.markov.operator import entry
-from queuetheory_llm.markov.space import Floats, Ints, Small, Space
+from queuetheory_llm.markov.space import Small, Space
 
 _SUMS = 10**5  # of chances from block to block; more are not told apart by known requests
 

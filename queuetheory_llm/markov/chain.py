@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import attrs
 import numpy as np
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.errors import InvalidInput, NotConverged
 from queuetheory_llm.exact.numbers import Number, require_whole, to_bytes, to_fraction
 from queuetheory_llm.markov.admission import require_independent, require_stable
@@ -21,7 +22,7 @@ from queuetheory_llm.markov.laws import (
     requests_over_time,
 )
 from queuetheory_llm.markov.outcomes import Outcomes
-from queuetheory_llm.markov.space import Floats, Space
+from queuetheory_llm.markov.space import Space
 from queuetheory_llm.markov.transient import Transient
 from queuetheory_llm.markov.truncation import Cut, Means, Question, Tail, Told, Truncation
 from queuetheory_llm.model.arrivals import SlottedArrivals

@@ -6,10 +6,10 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from queuetheory_llm.arrays import Ints
 from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.markov.components import Recurrence, recurrence_of
 from queuetheory_llm.markov.operator import Factors, Operator, entry
-from queuetheory_llm.markov.space import Ints
 
 _WRITTEN_OUT = 3 * 10**7  # transitions: 12 bytes each while they are searched
 _FALLS = 1e-9  # tokens: no fall of the size is as small

@@ -17,22 +17,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from queuetheory_llm.kept import F, kept
-from queuetheory_llm.markov.space import Floats, Ints, Small
-
-# The kernel makes no array, so nothing need count references to them.
-_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
-_INNER: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
-inlined = njit(**_INNER)
-
-
-def entry(function: F) -> F:
-    """Compile what Python calls, with all that it calls."""
-    return kept(function, **_OPTIONS)
-
+from queuetheory_llm.arrays import Floats, Ints
+from queuetheory_llm.kept import entry, inlined
+from queuetheory_llm.markov.space import Small
 
 # Columns of a run; the last says of runs after a batch what there is to draw about them.
 PREFILL, DECODE, SEAT, COUNT, DRAWN = range(5)

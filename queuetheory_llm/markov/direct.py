@@ -13,8 +13,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.errors import NotConverged
-from queuetheory_llm.markov.space import Floats
 
 ROUNDING = float(np.finfo(np.float64).eps)
 DENSE = 800  # states up to which elimination without subtractions is used

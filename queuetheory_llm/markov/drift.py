@@ -19,9 +19,9 @@ from typing import Any
 import attrs
 import numpy as np
 
+from queuetheory_llm.arrays import Floats, Ints
 from queuetheory_llm.markov.edge import line_ends, may_refuse
 from queuetheory_llm.markov.rewards import Rewards
-from queuetheory_llm.markov.space import Floats, Ints
 
 # Tokens, and share of eps, that a drift is off by rounding at most. It is a difference of two sums of about 1e3 tokens,
 # each right to 1e-15 of itself or a few times that.

@@ -9,9 +9,10 @@ from typing import Any
 import attrs
 import numpy as np
 
+from queuetheory_llm.arrays import Floats, Ints
 from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.markov.outcomes import Outcome, Outcomes
-from queuetheory_llm.markov.space import Duration, Floats, Ints, Moves, Sizes, Space
+from queuetheory_llm.markov.space import Duration, Moves, Sizes, Space
 from queuetheory_llm.model.arrivals import Arrivals, SlottedArrivals
 from queuetheory_llm.model.chances import arrivals_law
 from queuetheory_llm.schedulers.policy import Policy

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.markov.direct import ROUNDING
-from queuetheory_llm.markov.space import Floats
 
 Map = Callable[[Floats], Floats]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.markov.rewards import Rewards
-from queuetheory_llm.markov.space import Floats
 from queuetheory_llm.model.arrivals import SlottedArrivals
 from queuetheory_llm.model.chances import DecodeKind, RequestLaw
 from queuetheory_llm.schedulers.state import State

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import attrs
 import numpy as np
 
+from queuetheory_llm.arrays import Floats, Ints
 from queuetheory_llm.kept import F, kept
-from queuetheory_llm.markov.space import Floats, Ints, Small, Space
+from queuetheory_llm.markov.space import Small, Space
 
 
 class Factors(NamedTuple):

@@ -7,12 +7,12 @@ from functools import cached_property
 import attrs
 import numpy as np
 
+from queuetheory_llm.arrays import Floats, Ints
 from queuetheory_llm.errors import AssumptionViolated, NotConverged
 from queuetheory_llm.markov.aggregation import Coarse, aggregated, blocks_of
 from queuetheory_llm.markov.direct import ROUNDING, factorised
 from queuetheory_llm.markov.iteration import CYCLES, Map, Report, cycle
 from queuetheory_llm.markov.operator import Factors, Operator, entry
-from queuetheory_llm.markov.space import Floats, Ints
 from queuetheory_llm.markov.stationary import Method, method_for
 
 _REFINED = 2  # times that a direct solution is improved by its own residual

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from queuetheory_llm.arrays import Floats, Ints
 from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.markov.compiled import (
     CORES,
@@ -32,7 +33,7 @@ from queuetheory_llm.markov.compiled import (
 )
 from queuetheory_llm.markov.explore import Limits, Progress, sizes_of, space_of
 from queuetheory_llm.markov.outcomes import Outcomes
-from queuetheory_llm.markov.space import Floats, Ints, Sizes, Small, Space
+from queuetheory_llm.markov.space import Sizes, Small, Space
 from queuetheory_llm.model.arrivals import Arrivals
 from queuetheory_llm.model.chances import DecodeKind, binomial_law
 from queuetheory_llm.schedulers.policy import Pass, Policy

@@ -12,8 +12,9 @@ from typing import Any
 import attrs
 import numpy as np
 
+from queuetheory_llm.arrays import Ints
 from queuetheory_llm.markov.operator import entry
-from queuetheory_llm.markov.space import Ints, Moves, Small, Space
+from queuetheory_llm.markov.space import Moves, Small, Space
 from queuetheory_llm.schedulers.state import State
 
 

@@ -14,8 +14,9 @@ from functools import cached_property
 import attrs
 import numpy as np
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.markov.operator import Operator
-from queuetheory_llm.markov.space import Floats, Space
+from queuetheory_llm.markov.space import Space
 from queuetheory_llm.model.arrivals import Arrivals, SlottedArrivals
 from queuetheory_llm.model.chances import RequestLaw
 from queuetheory_llm.schedulers.state import State

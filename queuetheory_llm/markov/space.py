@@ -25,11 +25,10 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from queuetheory_llm.arrays import Floats, Ints
 from queuetheory_llm.model.chances import RequestLaw
 from queuetheory_llm.schedulers.state import ENDLESS, Left, State
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 Small = NDArray[np.int32]  # what there are many of
 
 _FINEST = 10**6  # parts of a token that sizes are counted in

@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.errors import AssumptionViolated, NotConverged
 from queuetheory_llm.markov.aggregation import Coarse, aggregated, blocks_of
 from queuetheory_llm.markov.classes import recurrence
@@ -16,7 +17,6 @@ from queuetheory_llm.markov.components import Recurrence
 from queuetheory_llm.markov.direct import DENSE, LOST, ROUNDING, direct_law, require_mixing
 from queuetheory_llm.markov.iteration import CYCLES, Report, cycle
 from queuetheory_llm.markov.operator import Operator, entry
-from queuetheory_llm.markov.space import Floats
 
 DIRECT = (
     1_200_000  # transitions up to which I - P is factorised: a second where few lead out of a state, else up to six

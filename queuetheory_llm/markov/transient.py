@@ -7,7 +7,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from queuetheory_llm.markov.space import Floats, Space
+from queuetheory_llm.arrays import Floats
+from queuetheory_llm.markov.space import Space
 
 
 @attrs.frozen(kw_only=True)

@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.errors import NotConverged
 from queuetheory_llm.markov.explore import Limits, explore
 from queuetheory_llm.markov.laws import requests_at_boundaries, requests_over_time
@@ -23,7 +24,7 @@ from queuetheory_llm.markov.outcomes import Outcomes
 from queuetheory_llm.markov.poisson_equation import Embedding, PoissonEquation
 from queuetheory_llm.markov.reach import reached
 from queuetheory_llm.markov.rewards import Rewards
-from queuetheory_llm.markov.space import Floats, Space
+from queuetheory_llm.markov.space import Space
 from queuetheory_llm.markov.stationary import Method, Stationary, method_for, stationary
 from queuetheory_llm.model.arrivals import Arrivals
 

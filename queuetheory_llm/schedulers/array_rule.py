@@ -15,11 +15,11 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.schedulers.policy import Batch, View
 
 Ids = NDArray[np.int64]
-Floats = NDArray[np.float64]
 F = TypeVar("F", bound=Callable[..., Any])
 
 

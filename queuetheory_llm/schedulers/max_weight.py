@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import RequestLengths
-from queuetheory_llm.schedulers.array_rule import ArrayBatch, ArrayRule, ArrayView, Floats
+from queuetheory_llm.schedulers.array_rule import ArrayBatch, ArrayRule, ArrayView
 from queuetheory_llm.schedulers.weighted import heaviest, law_parameters, serve_oldest
 
 

@@ -11,11 +11,12 @@ from functools import singledispatch
 
 import numpy as np
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import Real
 from queuetheory_llm.model.batch_time import BatchTime, Hinge, Staircase, Table
 from queuetheory_llm.model.engine import Engine
-from queuetheory_llm.schedulers.array_rule import ArrayBatch, ArrayView, Floats, helper
+from queuetheory_llm.schedulers.array_rule import ArrayBatch, ArrayView, helper
 
 #: Largest b_max whose durations are tabulated.
 MOST_TOKENS = 2**20

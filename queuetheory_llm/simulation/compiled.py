@@ -20,29 +20,11 @@ functions share the arrays of `Work`; the numbers of the state are entries of ``
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-from numba import njit
-from numpy.typing import NDArray
-
-from queuetheory_llm.kept import F, kept
+from queuetheory_llm.arrays import Ints
+from queuetheory_llm.kept import compiled, entry, inlined
 from queuetheory_llm.simulation.clock import LAST_TICK
-
-#: Arrays and the numbers in them.
-Ints = NDArray[np.int64]
-
-# No array is made or kept here, so nothing need count references to them; counting is most of the time otherwise.
-_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
-_INNER: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # not called from Python
-compiled = njit(**_INNER)
-inlined = njit(**_INNER, forceinline=True)
-
-
-def entry(function: F) -> F:
-    """Compile what Python calls, with all that it calls."""
-    return kept(function, **_OPTIONS)
-
 
 # Orders of a rule's passes.
 PREFILL_FIRST, DECODE_FIRST, SEATS_FIRST = 0, 1, 2

@@ -52,10 +52,9 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.simulation.requests import Requests
 from queuetheory_llm.simulation.run import Run
-
-Floats = NDArray[np.float64]
 
 #: Windows of the squared increments; a multiple of those of the batch means.
 WINDOWS = 480

@@ -15,13 +15,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from queuetheory_llm.arrays import Ints
 from queuetheory_llm.kept import kept
 from queuetheory_llm.schedulers.array_rule import ArrayBatch, ArrayView
 from queuetheory_llm.simulation.clock import LAST_TICK
 from queuetheory_llm.simulation.run import NEVER
-
-Ints = NDArray[np.int64]
-
 
 # Why a driver came back.
 DONE, BROKEN, NEED_DURATION, LOG_FULL, OVERFLOW, PAUSED = range(6)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import Number, to_seconds
 from queuetheory_llm.simulation.requests import Ticks
 from queuetheory_llm.simulation.run import NEVER, Run
-
-Floats = NDArray[np.float64]
 
 
 def occupancy(run: Run, warm_up: Number = 0) -> Floats:

@@ -15,8 +15,8 @@ from fractions import Fraction
 
 import attrs
 import numpy as np
-from numpy.typing import NDArray
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.model.arrivals import PoissonArrivals
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.trace import Trace, TraceArrivals
@@ -27,8 +27,6 @@ from queuetheory_llm.simulation.requests import Requests, Ticks, sample
 from queuetheory_llm.simulation.run import NEVER, Run
 from queuetheory_llm.simulation.runner import run
 from queuetheory_llm.simulation.statistics import TokenDrift, student
-
-Floats = NDArray[np.float64]
 
 _REPLICATIONS = 10
 _WINDOWS, _SETTLE = 12, 3  # windows of a phase, and how many of them are left out while batches settle to a new rate

@@ -8,8 +8,8 @@ from typing import Any
 
 import attrs
 import numpy as np
-from numpy.typing import NDArray
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import require_whole
 from queuetheory_llm.model.engine import Engine
@@ -23,8 +23,6 @@ from queuetheory_llm.simulation.requests import fixed_times, sample
 from queuetheory_llm.simulation.run import Progress
 from queuetheory_llm.simulation.runner import run
 from queuetheory_llm.simulation.statistics import student
-
-Floats = NDArray[np.float64]
 
 REPLICATIONS = 8
 #: Standard errors within which a simulated mean agrees with an exact one.

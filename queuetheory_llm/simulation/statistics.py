@@ -21,6 +21,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.simulation.evidence import (
     BATCHES_A_WINDOW,
@@ -39,8 +40,6 @@ from queuetheory_llm.simulation.evidence import (
 from queuetheory_llm.simulation.requests import Ticks
 from queuetheory_llm.simulation.run import INTERVALS, NEVER, Run, Series, span, watched
 from queuetheory_llm.verdict import Verdict
-
-Floats = NDArray[np.float64]
 
 DRIFT_WINDOWS = 20
 LIFETIMES = 10
