@@ -1,4 +1,4 @@
-"""Figure of a classification: a small table of what the batches of a rule show, and the reason below."""
+"""Figure of a classification: a small table of what the batches of a rule show, the reason, and what follows where."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from queuetheory_llm.plots.style import (
     renderer_of,
 )
 from queuetheory_llm.stability.classify import Classification
+from queuetheory_llm.stability.topologies import TOPOLOGIES, judge_topologies
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +44,7 @@ def render_classification(found: Classification, format: str) -> bytes:
 
 
 def draw_classification(found: Classification, ax: Axes | None = None) -> Axes:
-    """One row a property with its answer as a word on a colour, and below them the reason of the last.
+    """One row a property with its answer as a word on a colour, one row a topology, and below them the reason.
 
     Parameters
     ----------
@@ -59,7 +60,7 @@ def draw_classification(found: Classification, ax: Axes | None = None) -> Axes:
     _write(
         ax, _COLUMNS[0], top, f"{found.scheduler}: {found.states:,} small states explored", fontsize=TITLE, color=INK
     )
-    for name, answer, question in _rows(found):
+    for name, answer, question in (*_rows(found), *_topologies(found)):
         top -= _ROW
         _write(ax, _COLUMNS[0], top, name, fontsize=TEXT, color=INK)
         box = {"facecolor": _COLOURS[answer], "edgecolor": "none", "boxstyle": "round,pad=0.22"}
@@ -84,6 +85,14 @@ def _rows(found: Classification) -> list[tuple[str, bool | None, str]]:
             found.throughput_optimal,
             "is one engine without k_max stable up to the rate of full batches?",
         ),
+    ]
+
+
+def _topologies(found: Classification) -> list[tuple[str, bool | None, str]]:
+    """The same for each way to connect engines but the first, which is one engine."""
+    return [
+        (f"  {topology.heading}", verdict.optimal, ", ".join(filter(None, (topology.name, verdict.proviso))))
+        for topology, verdict in zip(TOPOLOGIES[1:], judge_topologies(found)[1:], strict=True)
     ]
 
 

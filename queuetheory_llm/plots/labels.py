@@ -11,7 +11,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from queuetheory_llm.arrays import Floats
+
 Box = tuple[float, float, float, float]
 
 #: Directions in degrees, the preferred ones first: a region is down-closed, so up and right of a vertex it is empty.

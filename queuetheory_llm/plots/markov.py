@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.exact.rounding import upper_limit, with_bound
 from queuetheory_llm.markov.chain import ExactChain
-from queuetheory_llm.markov.space import Floats
 from queuetheory_llm.plots.style import (
     GREY,
     INK,

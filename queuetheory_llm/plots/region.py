@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import attrs
 import numpy as np
 
-from queuetheory_llm.plots.labels import Canvas, Floats, Place
+from queuetheory_llm.arrays import Floats
+from queuetheory_llm.exact.words import enumeration
+from queuetheory_llm.plots.labels import Canvas, Place
 from queuetheory_llm.plots.style import (
     GREY,
     INK,
@@ -24,7 +26,6 @@ from queuetheory_llm.plots.style import (
     figure_bytes,
     figure_of,
     framed_axes,
-    listed,
     number_text,
     paler,
     plain_axes,
@@ -219,7 +220,7 @@ class Shape:
     def described(self, remark: str) -> str:
         """Names and what is known of them, a remark on the names between the two."""
         measured = "" if self.band is None else ", simulated; dotted: proved stable"
-        return listed(list(self.schedulers)) + remark + (", proved stable" if self.proved else measured)
+        return enumeration(self.schedulers) + remark + (", proved stable" if self.proved else measured)
 
     def coincides(self, other: Shape) -> bool:
         """Whether the two could not be told apart."""

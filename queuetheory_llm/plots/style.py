@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
+from fractions import Fraction
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
+
+from queuetheory_llm.exact.numbers import Real
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -157,6 +161,40 @@ def number_text(value: float) -> str:
     return f"{value:,.6g}"
 
 
-def listed(names: list[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def short(value: Real) -> str:
+    """A quotient of small numbers as it is, others to four digits or to the unit.
+
+    >>> short(Fraction(27, 8)), short(Fraction(153, 37)), short(Fraction(1234567, 10))
+    ('27/8', '4.135', '123,457')
+    """
+    size = abs(float(value))
+    if 1e4 <= size < 1e9:
+        return f"{float(value):,.0f}"
+    return str(value) if isinstance(value, Fraction) and len(str(value)) <= 4 else f"{float(value):.4g}"
+
+
+def legend_above(ax: Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """A legend above the axes, in as few rows as fit; the axes give way."""
+    once = dict(zip(labels, handles, strict=True))
+    figure = figure_of(ax)
+    renderer = renderer_of(figure)
+    place, width = ax.get_position(), ax.get_window_extent(renderer).width
+    for columns in range(len(once), 0, -1):
+        legend = ax.legend(
+            once.values(),
+            once.keys(),
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            ncols=columns,
+            fontsize=SMALL,
+            frameon=False,
+            borderaxespad=0,
+            borderpad=0.1,
+            handlelength=2.6,
+            columnspacing=1.4,
+        )
+        box = legend.get_window_extent(renderer)
+        if box.width <= width:
+            break
+    lost = box.height / figure.bbox.height
+    ax.set_position((place.x0, place.y0, place.width, place.height - lost))
