@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from queuetheory_llm.certificates.certificate import Certificate as Certified
 from queuetheory_llm.cli.figures import Output, figure_format, write_figure
 from queuetheory_llm.cli.inputs import (
     DEFAULT_MODEL,
@@ -21,17 +22,31 @@ from queuetheory_llm.cli.inputs import (
     read_question,
     read_rules,
 )
-from queuetheory_llm.cli.output import Json, Schedulers, number, print_json, print_notes, print_table, print_written
+from queuetheory_llm.cli.output import (
+    Certificate,
+    Json,
+    Schedulers,
+    number,
+    print_json,
+    print_notes,
+    print_table,
+    print_written,
+)
 from queuetheory_llm.cli.searches import Seed, Width, searching
+from queuetheory_llm.cli.terminal import say
 from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import to_fraction
 from queuetheory_llm.exact.rounding import lower_limit, upper_limit
+from queuetheory_llm.files.certificates import check_certificate_target, write_certificate
 from queuetheory_llm.files.model_file import load_model
 from queuetheory_llm.model.dispatch import require_dispatch, require_engines
 from queuetheory_llm.model.engine import Engine
+from queuetheory_llm.model.workload import Workload
+from queuetheory_llm.schedulers.policy import Policy, Scheduler
 from queuetheory_llm.stability import answers
 from queuetheory_llm.stability.answers import CapacityAnswer
+from queuetheory_llm.stability.engine_certificates import rate_certificate
 from queuetheory_llm.stability.thresholds import Threshold
 from queuetheory_llm.verdict import Verdict
 
@@ -71,6 +86,7 @@ def capacity(
     first_token: FirstTokenFlag = None,
     strict: Strict = False,
     output: Output = None,
+    certificate: Certificate = None,
     json: Json = False,
 ) -> int:
     """Largest stable requests per second of each scheduler, the method, and the limit that binds.
@@ -82,6 +98,7 @@ def capacity(
         brings the workload.
     """
     figure_format(output)
+    check_certificate_target(certificate, {"-o": output}, {"the model": (models or (None,))[0], "--trace": trace})
     rules = read_rules(scheduler)
     needed = None if require is None else positive_flag("--require", require)
     names = models or (DEFAULT_MODEL,)
@@ -101,6 +118,8 @@ def capacity(
             solver=solver,
             title=_title(names, machines),
         )
+    if certificate is not None:
+        write_certificate(certificate, _certificate(machines, rules[0], system.require_workload()))
     if output is not None:
         from queuetheory_llm.plots.capacity import render_capacity
 
@@ -113,9 +132,14 @@ def capacity(
     else:
         print_notes([*question.notes, *answer.notes])
         _print(answer, needed)
-        if output is not None:
-            print_written(output)
+        print_written(output, certificate)
     return 1 if met is False else 0
+
+
+def _certificate(machines: list[Engine], rule: Scheduler | str, workload: Workload) -> Certified:
+    if len(machines) > 1 or not isinstance(rule, Policy | str):
+        raise InvalidInput("--certificate: is for one engine and a scheduler of the list; leave the others out")
+    return rate_certificate(machines[0], rule, workload)
 
 
 def _basis(limit: Threshold, needed: Fraction) -> str | None:
@@ -159,25 +183,25 @@ def _range(limit: Threshold) -> str:
 
 
 def _print(answer: CapacityAnswer, needed: Fraction | None) -> None:
-    print(answer.title)
+    say(answer.title)
     workload = answer.workload
-    print(f"workload: {workload_words(workload)}")
+    say(f"workload: {workload_words(workload)}")
     if len(workload.classes) > 1:
-        print(f"mean {number(workload.mean_prefill)} prefill + {number(workload.mean_decode)} decode tokens a request")
+        say(f"mean {number(workload.mean_prefill)} prefill + {number(workload.mean_decode)} decode tokens a request")
     if answer.dispatch is not None:
-        print(f"dispatch: {answer.dispatch} over {len(answer.engines)} engines")
+        say(f"dispatch: {answer.dispatch} over {len(answer.engines)} engines")
     print_table(
         ["scheduler", "stable below", "unstable above", "limit"],
         [[limit.scheduler, lower_limit(limit.low), upper_limit(limit.high), limit.binding] for limit in answer.results],
         title="requests/s, rounded to the safe side",
     )
     for limit in answer.results:
-        print(f"{limit.scheduler}: {limit.method}")
+        say(f"{limit.scheduler}: {limit.method}")
     if any(not limit.exact and type(limit) is Threshold for limit in answer.results):
-        print("between bounds: --method induced or --method simulate finds the threshold itself")
+        say("between bounds: --method induced or --method simulate finds the threshold itself")
     for limit, levers in zip(answer.results, answer.levers, strict=True):
         for lever in levers:
-            print(f"{limit.scheduler}: {lever.change} moves it to {_range(lever.after)} requests/s")
+            say(f"{limit.scheduler}: {lever.change} moves it to {_range(lever.after)} requests/s")
     _print_verdicts(answer, needed)
 
 
@@ -185,9 +209,9 @@ def _print_verdicts(answer: CapacityAnswer, needed: Fraction | None) -> None:
     if answer.workload.rate is not None:
         for limit in answer.results:
             judgement = limit.judge(answer.workload.rate)
-            print(f"{limit.scheduler}: {judgement.verdict.value}: {judgement.reason}")
+            say(f"{limit.scheduler}: {judgement.verdict.value}: {judgement.reason}")
     if needed is not None:
         for limit in answer.results:
             basis = _basis(limit, needed)
             met = "NOT met" if basis is None else f"met ({basis})"
-            print(f"{limit.scheduler}: required {number(needed, 12)} requests/s: {met}")
+            say(f"{limit.scheduler}: required {number(needed, 12)} requests/s: {met}")

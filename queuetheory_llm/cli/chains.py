@@ -13,6 +13,7 @@ import attrs
 import numpy as np
 
 from queuetheory_llm.cli.output import load, number, print_table
+from queuetheory_llm.cli.terminal import say
 from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.exact.rounding import upper_limit, with_bound
 from queuetheory_llm.markov.chain import ExactChain
@@ -44,10 +45,10 @@ class Answer:
     def warn(self) -> None:
         """What nobody must overlook, on stderr."""
         if self.apart > AGREES:
-            print(
+            say(
                 f"warning: {self.chain.scheduler}: the simulated mean is {self.apart:.3g} standard errors from the "
                 "exact one: run longer, with another seed; if it stays, one of the two is wrong",
-                file=sys.stderr,
+                to=sys.stderr,
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,13 +83,13 @@ class WithoutLaw:
 
 def print_answers(system: System, answers: Sequence[Answer | WithoutLaw]) -> None:
     """All of one chain, a row each of several."""
-    print(f"{system.name}: {engine_words(system.engine)}")
-    print(f"workload: {workload_words(system.workload)}")
+    say(f"{system.name}: {engine_words(system.engine)}")
+    say(f"workload: {workload_words(system.workload)}")
     if len(answers) > 1:
         _print_side_by_side(answers)
     for answer in answers:
         found = answer.chain if isinstance(answer, Answer) else answer
-        print(f"{found.scheduler}: {found.judgement.verdict.value}: {found.judgement.reason}")
+        say(f"{found.scheduler}: {found.judgement.verdict.value}: {found.judgement.reason}")
         if isinstance(answer, Answer):
             if len(answers) == 1:
                 _print_chain(answer.chain)
@@ -167,17 +168,17 @@ def _print_chain(chain: ExactChain) -> None:
         [[name, *texts] for name, texts in _means(chain).items()],
     )
     quantiles = [f"{_quantile(chain, share)} ({100 * share:g} %)" for share in _SHARES]
-    print(f"requests present, at most, so much of the time: {', '.join(quantiles)}")
-    print(f"tail: {_tail(chain)}")
-    print(f"batches: {chain.mean_batch_tokens:.4g} tokens on average")
+    say(f"requests present, at most, so much of the time: {', '.join(quantiles)}")
+    say(f"tail: {_tail(chain)}")
+    say(f"batches: {chain.mean_batch_tokens:.4g} tokens on average")
     if not chain.slotted:
         at = chain.law @ chain.space.requests(), chain.law @ chain.space.backlog(), chain.law[0]
-        print(
+        say(
             f"at {chain.boundary} (another law): {at[0]:.6g} requests, {at[1]:.6g} tokens, empty with probability "
             f"{at[2]:.4g}"
         )
     for line in (*_cut_lines(chain), *_drift_lines(chain)):
-        print(line)
+        say(line)
 
 
 def _tail(chain: ExactChain) -> str:
@@ -260,13 +261,13 @@ def _print_beside(answer: Answer) -> None:
     chain, later, present = answer.chain, answer.later, answer.present
     if later is not None:
         steps = "slots" if chain.slotted else "batches or idle times"
-        print(
+        say(
             f"after {later.steps} {steps} from the empty engine: {later.requests:.5g} requests and {later.backlog:.5g} "
             f"tokens at {chain.boundary}; distance to the stationary law {later.distance:.2g} (total variation)"
         )
     if present is not None:
         low, high = present.interval(0.95)
-        print(
+        say(
             f"simulation {_compared(answer.apart, present)}: {present.mean:.5g} requests present, "
             f"95 % interval {low:.5g} .. {high:.5g}, against {with_bound(*_requests(chain))[0]}; {present.runs} runs "
             f"of {present.seconds:g} s, the first {present.warm_up:g} s of each left out, seed {present.seed}"

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from queuetheory_llm.cli.figures import FORMATS
 from queuetheory_llm.cli.inputs import count_flag
 from queuetheory_llm.cli.output import Json, number, print_json, print_notes, print_table, print_written
+from queuetheory_llm.cli.terminal import say
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.files.atomic import check_target, write_atomically
 
@@ -77,8 +78,7 @@ def fit(
         print_json("fit", {**content, "model_file": model_file})
         return 0
     _print_report(result, engine)
-    for path in outputs:
-        print_written(path)
+    print_written(*outputs)
     print_notes(notes)
     return 0
 
@@ -156,16 +156,16 @@ def _budget_notes(result: Fit, engine: Engine) -> list[str]:
 
 def _print_report(result: Fit, engine: Engine) -> None:
     chosen, profile = result.chosen, result.profile
-    print(f"max relative error {_headline(result)}")
-    print(f"R^2                {number(chosen.r2)}")
-    print(f"law                {chosen.formula} ({result.reason})")
+    say(f"max relative error {_headline(result)}")
+    say(f"R^2                {number(chosen.r2)}")
+    say(f"law                {chosen.formula} ({result.reason})")
     limit = "" if engine.k_max is None else f", k_max {engine.k_max}"
-    print(f"engine             b_max {engine.b_max}{limit}")
-    print(
+    say(f"engine             b_max {engine.b_max}{limit}")
+    say(
         f"profile            {profile.source}: {profile.format}, {len(profile)} points from {profile.tokens[0]} to "
         f"{profile.tokens[-1]} tokens; {profile.statistic}"
     )
-    print(f"includes           {profile.includes}")
+    say(f"includes           {profile.includes}")
     print_table(
         ["law", "max rel. error", "at tokens", "mean rel. error", "R^2", "c (ms)", "a (ms)", "b0", ""],
         [_candidate_row(candidate, candidate is chosen) for candidate in result.candidates],
@@ -205,7 +205,7 @@ def _candidate_row(candidate: Candidate, is_chosen: bool) -> list[str]:
 def _print_steps(result: Fit) -> None:
     steps = result.tile_steps
     if not steps:
-        print("tile steps: none found")
+        say("tile steps: none found")
         return
     more = "" if len(steps) <= _SHOWN else f"; the first {_SHOWN}, all with --json"
     print_table(

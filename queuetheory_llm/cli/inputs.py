@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Annotated, TypeVar
 
@@ -10,7 +12,7 @@ import attrs
 from cyclopts import Parameter
 
 from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.exact.numbers import to_count, to_fraction, to_seconds
+from queuetheory_llm.exact.numbers import MOST, to_count, to_fraction, to_seconds
 from queuetheory_llm.files.model_file import load_model
 from queuetheory_llm.files.traces.reader import read_trace
 from queuetheory_llm.model.arrivals import Arrivals, PoissonArrivals
@@ -22,6 +24,7 @@ from queuetheory_llm.schedulers.policy import Policy, Scheduler
 from queuetheory_llm.schedulers.registry import parse_scheduler, to_rule
 
 DEFAULT_MODEL = "codellama-34b-a100"
+DEFAULT_SEED = 0
 
 FirstTokenFlag = Annotated[
     FirstToken | None,
@@ -55,9 +58,27 @@ def _read(flag: str, text: str, read: Callable[[str], _Value], least: int, what:
     return value
 
 
+@contextmanager
+def said_of_flags(*names: str) -> Iterator[None]:
+    """What the package says of arguments with these names, and of their entries, is said of the flags."""
+    try:
+        yield
+    except InvalidInput as error:
+        faults = [f"--{fault}" if re.split(r"[.:\[]", fault)[0] in names else fault for fault in error.faults]
+        raise InvalidInput(faults) from None
+
+
 def count_flag(flag: str, text: str, *, least: int = 0) -> int:
     """A whole number from a flag."""
     return _read(flag, text, to_count, least, f"a whole number, at least {least}")
+
+
+def seed_flag(text: str | None) -> int:
+    """The value of --seed, or its default."""
+    try:
+        return DEFAULT_SEED if text is None else count_flag("--seed", text)
+    except InvalidInput:
+        raise InvalidInput(f"--seed: {text!r} is no whole number from 0 to {MOST}; give one") from None
 
 
 def positive_flag(flag: str, text: str, read: Callable[[str], Fraction] = to_fraction) -> Fraction:

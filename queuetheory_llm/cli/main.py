@@ -9,9 +9,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnusedCliTokensError
 
 from queuetheory_llm import __version__
+from queuetheory_llm.cli.terminal import say
 from queuetheory_llm.errors import InvalidInput, QueueTheoryError
 
 #: Command -> one line of help. Each is the function of the same name in the module of the same name, imported
@@ -22,6 +23,9 @@ COMMANDS = {
     "classify": "Schedulers x topologies: work-conserving? K-FCFS? throughput-optimal?",
     "simulate": "Run one system: verdict, token drift, latencies, batch log.",
     "markov": "Exact stationary law of one engine: means with error bounds, tail, drift, export.",
+    "network": "Verdict on a network: loads, virtual stations, the proof, the largest scale of its rates.",
+    "fluid": "Path of the fluid model: emptying time or growth factor, overloads over time.",
+    "check": "Check certificates again, in exact arithmetic: every condition of the proof.",
     "sweep": "Simulate every combination of model values, schedulers and seeds, on all cores or a cluster.",
     "fit": "Fit a batch-time law to a GPU profile and write a model file.",
     "models": "List the packaged models and their sources.",
@@ -33,6 +37,8 @@ _LESS = {
     "region": "a shorter --trace or a smaller b_max",
     "capacity": "a shorter --trace, fewer --engines or a smaller b_max",
     "simulate": "a shorter --horizon, a lower --rate or fewer --engines",
+    "network": "a network of fewer classes",
+    "fluid": "a network of fewer classes, or a shorter --horizon",
     "markov": "a lower --level, a larger --tolerance or a --memory below what is free",
     "sweep": "a shorter --horizon, fewer --workers or fewer --engines",
     "fit": "a profile of fewer lines",
@@ -57,6 +63,10 @@ def answer(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; every expected failure becomes one-line errors."""
     try:
         result = build_app()(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+    except UnusedCliTokensError as error:
+        command = f"qt-llm {arguments[0]}" if arguments and arguments[0] in COMMANDS else "qt-llm"
+        left = " ".join(error.unused_tokens or ())
+        return _refuse([f"{left}: {command} takes no such argument; leave it out, or see {command} --help"])
     except CycloptsError as error:
         return _refuse([_one_line(str(error))])
     except InvalidInput as error:
@@ -73,7 +83,7 @@ def _one_line(text: str) -> str:
 def _refuse(faults: Sequence[str]) -> int:
     for fault in faults:
         line = " ".join(_shortened(word, _LONGEST_WORD) for word in fault.split())
-        print(f"error: {_shortened(line, _LONGEST_LINE)}", file=sys.stderr)
+        say(f"error: {_shortened(line, _LONGEST_LINE)}", to=sys.stderr)
     return 2
 
 

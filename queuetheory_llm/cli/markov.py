@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
@@ -17,6 +16,7 @@ from queuetheory_llm.cli.chains import Answer, WithoutLaw, print_answers
 from queuetheory_llm.cli.compiling import compile_note
 from queuetheory_llm.cli.figures import Output, figure_format, write_figure
 from queuetheory_llm.cli.inputs import (
+    DEFAULT_SEED,
     Decode,
     Prefill,
     Rate,
@@ -25,6 +25,7 @@ from queuetheory_llm.cli.inputs import (
     positive_flag,
     read_question,
     read_rules,
+    seed_flag,
 )
 from queuetheory_llm.cli.output import (
     Json,
@@ -33,6 +34,7 @@ from queuetheory_llm.cli.output import (
     print_notes,
     print_written,
 )
+from queuetheory_llm.cli.terminal import progress
 from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.errors import AssumptionViolated, InvalidInput, NotConverged, QueueTheoryError
 from queuetheory_llm.exact.numbers import to_bytes
@@ -49,7 +51,6 @@ from queuetheory_llm.simulation.present import REPLICATIONS, Present, requests_p
 
 #: Small enough to be solved at once, with schedulers that differ.
 DEFAULT_MODEL = "two-token-slots"
-DEFAULT_SEED = "0"
 
 #: The flag that sets an argument of `exact_chain` or `requests_present`.
 _FLAGS = {
@@ -155,8 +156,7 @@ def markov(
         return
     print_notes(dict.fromkeys([*question.notes, *(note for answer in answers for note in answer.chain.notes)]))
     print_answers(system, found)
-    for path in written:
-        print_written(path)
+    print_written(*written)
 
 
 # ---------------------------------------------------------------------------------------------------------------- flags
@@ -205,7 +205,7 @@ def _steps(text: str) -> int:
 
 def _simulated(wanted: bool, horizon: str | None, seed: str | None) -> _Runs | None:
     seconds = None if horizon is None else positive_flag("--horizon", horizon, flag_seconds)
-    start = count_flag("--seed", DEFAULT_SEED if seed is None else seed)
+    start = seed_flag(seed)
     unused = [flag for flag, text in (("--horizon", horizon), ("--seed", seed)) if text is not None]
     if not wanted and unused:
         raise InvalidInput([f"{flag}: nothing is simulated; leave it out, or give --simulate" for flag in unused])
@@ -242,13 +242,8 @@ def _target(export: str | None, to: str | None, model: str, rules: Sequence[Sche
 @contextmanager
 def _telling() -> Iterator[_Told | None]:
     """A line on stderr with what is going on; none where stderr is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-
-    with compile_note(), Console(stderr=True).status("markov ...") as status:
-        yield status.update
+    with compile_note(), progress("markov ...") as report:
+        yield report
 
 
 def _require_arrivals(system: System) -> None:

@@ -6,9 +6,11 @@ import sys
 from typing import Any
 
 from queuetheory_llm.cli.output import Json, print_json
-from queuetheory_llm.cli.words import engine_words, workload_words
+from queuetheory_llm.cli.terminal import say
+from queuetheory_llm.cli.words import engine_words, network_words, workload_words
 from queuetheory_llm.files import packaged
-from queuetheory_llm.files.model_file import load_model
+from queuetheory_llm.files.model_file import read_document
+from queuetheory_llm.files.network_file import network_of
 
 
 def models(name: str | None = None, *, json: Json = False) -> None:
@@ -27,17 +29,27 @@ def models(name: str | None = None, *, json: Json = False) -> None:
         print_json("models", {"models": entries})
         return
     for entry in entries:
-        print(entry["name"])
-        for key in ("engine", "workload"):
-            print(f"  {key}: {entry[key]}")
+        say(entry["name"])
+        for key in ("engine", "workload", "network"):
+            if key in entry:
+                say(f"  {key}: {entry[key]}")
         for key in ("title", "url"):
             if key in entry["source"]:
-                print(f"  {'source' if key == 'title' else key}: {entry['source'][key]}")
+                say(f"  {'source' if key == 'title' else key}: {entry['source'][key]}")
 
 
 def _entry(name: str) -> dict[str, Any]:
     path = packaged.path(name)
-    system = load_model(path)
+    document = read_document(path)
+    if document.is_network:
+        network = network_of(document)
+        return {
+            "name": name,
+            "path": str(path),
+            "network": network_words(network),
+            "source": dict(network.source),
+        }
+    system = document.system()
     return {
         "name": name,
         "path": str(path),

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from queuetheory_llm.cli.terminal import printable, printable_json, say
 from queuetheory_llm.exact.rounding import load_text
 from queuetheory_llm.verdict import Verdict
 
@@ -39,13 +40,13 @@ Schedulers = Annotated[list[str] | None, scheduler_flag("sarathi")]
 def print_json(command: str, content: Mapping[str, Any]) -> None:
     """One JSON object on stdout, its schema first; NaN and infinities are refused by the encoder."""
     document = {"schema": f"qt-llm/{command}/1", **content}
-    print(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False))
+    print(printable_json(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)))
 
 
 def print_notes(notes: Iterable[str]) -> None:
     """Warnings and remarks, one a line, on stderr."""
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        say(f"note: {note}", to=sys.stderr)
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None) -> None:
@@ -62,19 +63,27 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, title:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for index, header in enumerate(headers):
         numeric = bool(body) and all(_NUMERIC.match(row[index]) for row in body)
-        table.add_column(header, justify="right" if numeric else "left", no_wrap=True)
+        table.add_column(Text(printable(header)), justify="right" if numeric else "left", no_wrap=True)
     for row in body:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     if title is not None:
-        print(title)
+        say(title)
     drawn = io.StringIO()  # writing itself, rich would exit with 1 when the reader of our output leaves
     Console(file=drawn, force_terminal=sys.stdout.isatty(), width=_WIDEST, highlight=False).print(table)
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in drawn.getvalue().splitlines()) + "\n")
 
 
-def print_written(path: str | Path) -> None:
-    """Say on stdout that a file was written."""
-    print(f"wrote {path}")
+Certificate = Annotated[
+    str | None,
+    Parameter(name="--certificate", metavar="FILE", help="Write a proof to FILE that qt-llm check verifies."),
+]
+
+
+def print_written(*paths: str | Path | None) -> None:
+    """Say on stdout which files were written; None is a file that was not asked for."""
+    for path in paths:
+        if path is not None:
+            say(f"wrote {path}")
 
 
 def number(value: object, digits: int = 6) -> str:

@@ -19,6 +19,7 @@ from queuetheory_llm.cli.inputs import (
     read_schedulers,
 )
 from queuetheory_llm.cli.output import (
+    Certificate,
     Json,
     load,
     number,
@@ -29,9 +30,12 @@ from queuetheory_llm.cli.output import (
     scheduler_flag,
 )
 from queuetheory_llm.cli.searches import Seed, Width, read_width, searching
+from queuetheory_llm.cli.terminal import say
 from queuetheory_llm.cli.words import engine_words, workload_words
 from queuetheory_llm.exact.rounding import lower_limit, upper_limit
+from queuetheory_llm.files.certificates import check_certificate_target, write_certificate
 from queuetheory_llm.stability.answers import OperatingPoint, RegionAnswer, stability_region
+from queuetheory_llm.stability.engine_certificates import region_certificate
 
 #: Drawn when no --scheduler is given: the work-conserving rules share one region, the two others are smaller.
 _SHOWN = ("sarathi", "vllm-vanilla", "fastertransformer")
@@ -54,6 +58,7 @@ def region(
     first_token: FirstTokenFlag = None,
     strict: Strict = False,
     output: Output = None,
+    certificate: Certificate = None,
     json: Json = False,
 ) -> None:
     """Draw the stability region of one engine: vertices and their batches, schedulers, operating point, margin.
@@ -64,6 +69,7 @@ def region(
         A model file or the name of a packaged model.
     """
     figure_format(output)
+    check_certificate_target(certificate, {"-o": output}, {"the model": model, "--trace": trace})
     policies = read_schedulers(scheduler, _SHOWN)
     question = read_question(
         model, trace=trace, prefill=prefill, decode=decode, rate=rate, first_token=first_token, strict=strict
@@ -83,20 +89,21 @@ def region(
         from queuetheory_llm.plots.region import render_region
 
         write_figure(output, lambda kind: render_region(answer, kind))
+    if certificate is not None:
+        write_certificate(certificate, region_certificate(system.engine, system.require_workload()))
     if json:
         print_json("region", {**answer.to_dict(), "notes": [*question.notes, *answer.notes]})
         return
     print_notes([*question.notes, *answer.notes])
     _print(answer)
-    if output is not None:
-        print_written(output)
+    print_written(output, certificate)
 
 
 def _print(answer: RegionAnswer) -> None:
     capacity = answer.capacity
-    print(answer.title)
-    print(f"workload: {workload_words(answer.workload)}")
-    print(
+    say(answer.title)
+    say(f"workload: {workload_words(answer.workload)}")
+    say(
         f"capacity C = {number(capacity.tokens_per_s, 7)} tokens/s, by batches of {capacity.batch_tokens} tokens; "
         f"full batches serve F = {number(capacity.full_batches_tokens_per_s, 7)}"
     )
@@ -115,7 +122,7 @@ def _print(answer: RegionAnswer) -> None:
         title="outer region: unstable under every scheduler outside it",
     )
     if answer.operating_point is None:
-        print("no operating point: the workload has no rate; give --rate R" if answer.workload else "no workload given")
+        say("no operating point: the workload has no rate; give --rate R" if answer.workload else "no workload given")
         return
     _print_point(answer.operating_point)
     print_table(
@@ -134,12 +141,12 @@ def _print(answer: RegionAnswer) -> None:
         title=f"at {number(answer.operating_point.rate)} requests/s; limits in requests/s, rounded to the safe side",
     )
     for name, limit, _ in answer.judgements:
-        print(f"{name}: {limit.method}")
+        say(f"{name}: {limit.method}")
 
 
 def _print_point(point: OperatingPoint) -> None:
     where = {True: "inside", False: "outside"}[point.load < 1] if point.load != 1 else "on the boundary of"
-    print(
+    say(
         f"operating point: {number(point.rate)} requests/s = {number(point.prefill)} prefill + {number(point.decode)} "
         f"decode tokens/s, {where} the outer region R: load {load(point.load, 5)}, "
         f"margin to R {number(point.margin, 4)}"
@@ -150,9 +157,9 @@ def _print_point(point: OperatingPoint) -> None:
     )
     p, d, bound = point.place.line
     if point.load <= 1:
-        print(f"  proof: these shares of time serve it: {shares or 'idle'}")
+        say(f"  proof: these shares of time serve it: {shares or 'idle'}")
     else:
-        print(
+        say(
             f"  proof: every batch keeps {float(p / bound):.6g} x prefill + {float(d / bound):.6g} x decode tokens/s "
             f"<= 1, the point has {load(point.load)}"
         )

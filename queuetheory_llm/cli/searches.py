@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -10,12 +9,13 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from queuetheory_llm.cli.compiling import compile_note
-from queuetheory_llm.cli.inputs import count_flag, positive_flag
+from queuetheory_llm.cli.inputs import DEFAULT_SEED, positive_flag, seed_flag
+from queuetheory_llm.cli.terminal import progress
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.simulation.thresholds import solver_of
 from queuetheory_llm.stability.thresholds import Solver
 
-DEFAULT_WIDTH, DEFAULT_SEED = "0.01", "0"
+DEFAULT_WIDTH = "0.01"
 
 Width = Annotated[
     str | None,
@@ -55,15 +55,13 @@ def searching(method: str, width: str | None, seed: str | None, *, ask: str) -> 
         If a flag is out of range, or is of a simulation that is not asked for.
     """
     share = read_width(width)
-    start = count_flag("--seed", DEFAULT_SEED if seed is None else seed)
+    start = seed_flag(seed)
     solver = solver_of(method, width=share, seed=start)
     unused = [flag for flag, text in (("--width", width), ("--seed", seed)) if text is not None]
     if solver is None and unused:
         raise InvalidInput([f"{flag}: nothing is simulated; leave it out, or give {ask}" for flag in unused])
-    if solver is None or not sys.stderr.isatty():
+    if solver is None:
         yield solver
         return
-    from rich.console import Console
-
-    with compile_note(), Console(stderr=True).status(f"{method} ...") as status:
-        yield solver_of(method, width=share, seed=start, report=status.update)
+    with compile_note(), progress(f"{method} ...") as report:
+        yield solver if report is None else solver_of(method, width=share, seed=start, report=report)

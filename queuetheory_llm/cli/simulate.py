@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import IO, Annotated, Protocol
 
@@ -28,6 +26,7 @@ from queuetheory_llm.cli.inputs import (
     positive_flag,
     read_question,
     read_rules,
+    seed_flag,
 )
 from queuetheory_llm.cli.output import (
     GROWS,
@@ -42,6 +41,7 @@ from queuetheory_llm.cli.output import (
     print_table,
     print_written,
 )
+from queuetheory_llm.cli.terminal import progress_bar, say
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.files.atomic import check_apart, check_target, write_atomically
 from queuetheory_llm.files.model_file import load_model
@@ -59,7 +59,6 @@ from queuetheory_llm.simulation.judge import simulate as simulate_workload
 from queuetheory_llm.simulation.run import Progress, Run
 from queuetheory_llm.simulation.statistics import Estimate
 
-_QUIET_SECONDS = 2.0  # a run shorter than this shows no progress bar
 _VIOLATIONS = 10  # as many are printed
 
 
@@ -126,7 +125,7 @@ def simulate(
     check_apart({"--batch-log": batch_log, "--series": series, "-o": output}, {"the model": model, "--trace": trace})
     if trace is not None:
         _refuse_beside_trace(rate=rate, prefill=prefill, decode=decode, replications=None if count == 1 else "many")
-    start = count_flag("--seed", seed)
+    start = seed_flag(seed)
     seconds = None if horizon is None else positive_flag("--horizon", horizon, flag_seconds)
     machines = require_engines(count_flag("--engines", engines, least=1), "--engines")
     if machines == 1 and dispatch is not None:
@@ -200,21 +199,19 @@ class _Files:
 
     def say(self) -> None:
         """Name the files written."""
-        for path in (self.figure, self.batch_log, self.series):
-            if path is not None:
-                print_written(path)
+        print_written(self.figure, self.batch_log, self.series)
 
 
 def _warn(result: Simulation) -> None:
     """What nobody must overlook, on stderr."""
     if result.contradiction is not None:
-        print(f"warning: {result.scheduler}: CONTRADICTION: {result.contradiction}", file=sys.stderr)
+        say(f"warning: {result.scheduler}: CONTRADICTION: {result.contradiction}", to=sys.stderr)
     if result.violations:
         more = len(result.violations) - _VIOLATIONS
         for fault in result.violations[:_VIOLATIONS]:
-            print(f"warning: {result.scheduler}: CHECK FAILED: {fault}", file=sys.stderr)
+            say(f"warning: {result.scheduler}: CHECK FAILED: {fault}", to=sys.stderr)
         if more > 0:
-            print(f"warning: {result.scheduler}: CHECK FAILED: {more} more", file=sys.stderr)
+            say(f"warning: {result.scheduler}: CHECK FAILED: {more} more", to=sys.stderr)
 
 
 def _refuse_beside_trace(**flags: str | None) -> None:
@@ -258,7 +255,7 @@ class _Plan:
     run_rule: _RunRule
 
     def run(self, rule: Scheduler | str, *, log: bool, check: bool) -> Simulation:
-        with _progress_bar(f"simulate {name_of(rule)}") as progress:
+        with compile_note(), progress_bar(f"simulate {name_of(rule)}") as progress:
             done = self.run_rule(rule, log=log, check=check, progress=progress)
         return attrs.evolve(done, title=self.title)
 
@@ -319,25 +316,6 @@ def _trace_plan(engine: Engine, trace: Trace, asked: _Asked) -> _Plan:
     return _Plan(title=title, run_rule=run_rule)
 
 
-@contextmanager
-def _progress_bar(title: str) -> Iterator[Progress]:
-    """A bar on stderr, from the moment the run proves to be long; none where stderr is no terminal."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    began = time.monotonic()
-    with compile_note(), Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=1.0, visible=False)
-
-        def report(share: float) -> None:
-            bar.update(task, completed=share, visible=time.monotonic() - began > _QUIET_SECONDS)
-
-        yield report
-
-
 def _write_log(run: Run, file: IO[bytes]) -> None:
     for line in run.log_lines():
         file.write(json_module.dumps(line).encode() + b"\n")
@@ -360,10 +338,10 @@ def _print(plan: _Plan, results: Sequence[Simulation]) -> None:
         title=f"{plan.title}; {results[0].run.clock.seconds(results[0].run.end):g} s, from empty",
     )
     for result in results:
-        print(f"{result.scheduler}: {result.judgement.verdict.value}: {result.judgement.reason}")
-        print(f"  measured {result.measured.verdict.value}: {result.measured.reason}")
+        say(f"{result.scheduler}: {result.judgement.verdict.value}: {result.judgement.reason}")
+        say(f"  measured {result.measured.verdict.value}: {result.measured.reason}")
         if result.contradiction is not None:
-            print(f"  CONTRADICTION: {result.contradiction}")
+            say(f"  CONTRADICTION: {result.contradiction}")
     for result in results:
         _print_latency(result)
         _print_check(result)
@@ -373,9 +351,9 @@ def _print_check(result: Simulation) -> None:
     if result.violations is None:
         return
     found = "all hold" if not result.violations else f"{len(result.violations)} broken"
-    print(f"{result.scheduler}: checked from the log of every batch, {found}:")
+    say(f"{result.scheduler}: checked from the log of every batch, {found}:")
     for each in (*result.checked, *(f"BROKEN: {fault}" for fault in result.violations[:_VIOLATIONS])):
-        print(f"  {each}")
+        say(f"  {each}")
 
 
 def _row(result: Simulation) -> list[str]:
@@ -410,11 +388,11 @@ def _print_latency(result: Simulation) -> None:
         f"({result.requests['present']} unfinished), first token: {result.first_token}",
     )
     if mark:
-        print(GROWS)
+        say(GROWS)
     if result.means_refused:
-        print(f"no means: {result.means_refused}")
+        say(f"no means: {result.means_refused}")
     if result.first_token == "paper":
-        print("first token counted with the first decode token; --first-token engine for that of vLLM and its like")
+        say("first token counted with the first decode token; --first-token engine for that of vLLM and its like")
 
 
 def _interval(estimate: Estimate | None) -> str:

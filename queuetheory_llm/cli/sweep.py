@@ -34,6 +34,7 @@ from queuetheory_llm.cli.output import (
     print_table,
     print_written,
 )
+from queuetheory_llm.cli.terminal import say
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.files.atomic import check_target, write_atomically
 from queuetheory_llm.files.sweep import Progress
@@ -145,8 +146,7 @@ def sweep(
         return
     print_notes(notes)
     _print(result)
-    for path in written:
-        print_written(path)
+    print_written(*written)
 
 
 def _checked_outputs(outputs: Sequence[str]) -> list[Path]:
@@ -272,21 +272,21 @@ def _print(result: SweepResult) -> None:
     )
     _print_remarks(result.rows)
     if len(groups) > _SHOWN:
-        print(f"{len(groups) - _SHOWN} more lines; -o FILE.csv holds all")
+        say(f"{len(groups) - _SHOWN} more lines; -o FILE.csv holds all")
 
 
 def _print_remarks(rows: Sequence[Row]) -> None:
     """What the stars and dashes mean, and why points are UNDECIDED."""
     if any(growth_mark(row.get("verdict")) for row in rows):
-        print(GROWS)
+        say(GROWS)
     if any(row.get(column) is None for row in rows for column in _MAY_LACK):
-        print("-: no request has finished (ttft, e2e), no drift was measured, or no load is known")
+        say("-: no request has finished (ttft, e2e), no drift was measured, or no load is known")
     for words, column in (("verdict", ""), ("measured", "measured.")):
         reasons = [str(row[f"{column}reason"]) for row in rows if row.get(f"{column}verdict") == _UNDECIDED]
         if reasons:
             most = Counter(_NUMBER.sub("N", reason) for reason in reasons).most_common(1)[0][0]
             first = next(reason for reason in reasons if _NUMBER.sub("N", reason) == most)
-            print(f"{words} UNDECIDED at {len(reasons)} of {len(rows)} points; commonest reason: {first}")
+            say(f"{words} UNDECIDED at {len(reasons)} of {len(rows)} points; commonest reason: {first}")
 
 
 def _summary(rows: Sequence[Row]) -> list[str]:

@@ -12,6 +12,7 @@ from queuetheory_llm.model.arrivals import (
 from queuetheory_llm.model.batch_time import BatchTime, Table
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import IndependentLengths, LengthLaw, RequestLengths
+from queuetheory_llm.model.network import Network
 from queuetheory_llm.model.workload import Workload
 
 
@@ -28,6 +29,24 @@ def _law_words(law: BatchTime) -> str:
         return f"table of {len(law.tokens)} points up to {law.longest} tokens"
     parameters = {key: value for key, value in law.to_dict().items() if key != "law"}
     return f"{law.law} " + ", ".join(f"{key} = {value}" for key, value in parameters.items())
+
+
+def network_words(network: Network) -> str:
+    """``2 LLM engines, 1 classical server, 4 classes, 2 streams, 1 fork, 1 join``."""
+    engines = sum(len(station.engines) for station in network.stations)
+    counted = [
+        (engines, "LLM engine"),
+        (sum(station.classical for station in network.stations), "classical server"),
+        (len(network.classes), "class"),
+        (len(network.arrivals), "stream"),
+        (sum(route.is_fork for route in network.routes), "fork"),
+        (len(network.joins), "join"),
+    ]
+    return ", ".join(f"{count} {_plural(word, count)}" for count, word in counted if count)
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}es" if word.endswith("s") else f"{word}s"
 
 
 def workload_words(workload: Workload | None) -> str:

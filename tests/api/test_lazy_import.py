@@ -12,7 +12,21 @@ import pytest
 import queuetheory_llm
 from queuetheory_llm.cli.main import COMMANDS
 
-HEAVY = ["matplotlib", "numpy", "scipy", "pydantic", "pyarrow", "numba", "cvxpy", "sympy", "pandas", "joblib", "dask"]
+HEAVY = [
+    "matplotlib",
+    "numpy",
+    "scipy",
+    "pydantic",
+    "pyarrow",
+    "numba",
+    "cvxpy",
+    "clarabel",
+    "sympy",
+    "networkx",
+    "pandas",
+    "joblib",
+    "dask",
+]
 MODULES = sorted(module.name for module in pkgutil.walk_packages(queuetheory_llm.__path__, "queuetheory_llm."))
 
 

@@ -7,7 +7,7 @@ import queuetheory_llm
 #: The names that scripts were promised.
 CONTRACT = {
     "Engine", "Staircase", "Workload", "load_model", "capacity", "stability_region", "classify", "threshold",
-    "simulate",
+    "simulate", "Certificate", "check_certificate", "Network", "fluid_path", "verify_stability",
 }  # fmt: skip
 MODEL = {
     "System", "Hinge", "Table", "RequestClass", "IndependentLengths", "Constant", "Geometric", "Poisson", "Uniform",
@@ -15,11 +15,16 @@ MODEL = {
     "ConstantInterval", "ExponentialInterval", "UniformInterval", "GammaInterval", "LogNormalInterval",
     "WeibullInterval", "BernoulliCount", "PoissonCount", "BatchCount", "Trace", "TraceArrivals",
 }  # fmt: skip
+NETWORKS = {
+    "Station", "TaskClass", "ExternalArrivals", "Route", "Join", "FluidModel", "RateProfile", "load_network",
+    "load_rate_profile", "traffic", "NetworkAnswer", "fluid_paths", "growing_path", "FluidPath", "ode_path",
+    "engine_fluid", "engine_overload", "network_overload", "simulate_network", "NetworkSimulation",
+}  # fmt: skip
 RULES = {
     "Batch", "Pass", "Policy", "Scheduler", "View", "SCHEDULERS", "ArrayBatch", "ArrayRule", "ArrayView",
     "helper", "scheduler_for",
 }  # fmt: skip
-FILES = {"read_trace", "read_sweep", "read_profile", "Selection", "Gemm"}
+FILES = {"read_certificate", "read_trace", "read_sweep", "read_profile", "Selection", "Gemm"}
 ANSWERS = {
     "simulate_trace", "outer_bound", "workload_bound", "sweep", "fit_profile", "Verdict", "Basis", "Judgement",
     "Simulation", "SweepResult", "exact_chain", "ExactChain",
@@ -30,13 +35,14 @@ THRESHOLDS = {
 }  # fmt: skip
 ERRORS = {
     "QueueTheoryError", "InvalidInput", "InvalidModel", "InfeasibleRequest", "AssumptionViolated", "NotConverged",
+    "CertificateRejected",
 }  # fmt: skip
 
 
 def test_the_public_names_are_these() -> None:
     names = queuetheory_llm.__all__
     assert len(names) == len(set(names))
-    assert set(names) == {"__version__"} | CONTRACT | MODEL | RULES | FILES | ANSWERS | THRESHOLDS | ERRORS
+    assert set(names) == {"__version__"} | CONTRACT | MODEL | NETWORKS | RULES | FILES | ANSWERS | THRESHOLDS | ERRORS
 
 
 def test_every_error_has_one_root() -> None:

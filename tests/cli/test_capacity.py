@@ -364,7 +364,7 @@ class TestMethods:
             (["--method", "guess"], "--method: 'guess' is not known"),
             (["--method", "simulate", "--width", "0"], "--width: 0 is not positive"),
             (["--method", "simulate", "--width", "2"], "width: 2 is outside 0.0001 .. 0.5"),
-            (["--method", "simulate", "--seed", "-1"], "--seed: -1 is below 0"),
+            (["--method", "simulate", "--seed", "-1"], "--seed: '-1' is no whole number"),
             (["--width", "0.1"], "--width: nothing is simulated; leave it out, or give --method simulate"),
             (["--method", "theorem", "--seed", "1"], "--seed: nothing is simulated; leave it out"),
             (["--method", "simulate", "--engines", "2"], "--method: induced and simulate know one engine"),

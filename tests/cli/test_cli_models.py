@@ -7,6 +7,7 @@ import pytest
 from queuetheory_llm.cli.main import answer
 from queuetheory_llm.files import packaged
 from queuetheory_llm.files.model_file import load_model
+from queuetheory_llm.files.network_file import load_network
 
 
 def test_the_list_names_every_model(capsys):
@@ -22,8 +23,10 @@ def test_json_is_one_object(capsys):
     assert document["schema"] == "qt-llm/models/1"
     assert [entry["name"] for entry in document["models"]] == packaged.names()
     for entry in document["models"]:
-        assert set(entry) == {"name", "path", "engine", "workload", "source"}
-        assert load_model(entry["path"]).source == entry["source"]
+        described = {"network"} if "network" in entry else {"engine", "workload"}
+        assert set(entry) == {"name", "path", "source"} | described
+        load = load_network if "network" in entry else load_model
+        assert load(entry["path"]).source == entry["source"]
 
 
 def test_one_model_is_printed_as_its_file(capsys, tmp_path):

@@ -306,7 +306,7 @@ def test_progress_is_quiet_where_nobody_sees_it(capsys, model):
         (["--after", "-1"], "--after: -1 is below 0"),
         (["--after", "1e8"], "--after: 100000000 is above 1000000"),
         (["--simulate", "--horizon", "0"], "--horizon: 0 is not positive"),
-        (["--simulate", "--seed", "x"], "--seed: 'x' is not a number"),
+        (["--simulate", "--seed", "x"], "--seed: 'x' is no whole number"),
         (["--horizon", "10"], "--horizon: nothing is simulated"),
         (["--seed", "1"], "--seed: nothing is simulated"),
         (["--rate", "0"], "--rate: 0 is not positive"),

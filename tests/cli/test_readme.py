@@ -6,9 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
+
+import queuetheory_llm as qt
+from queuetheory_llm.verdict import Verdict
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -35,7 +39,8 @@ def test_shell_commands_run(tmp_path: Path) -> None:
     assert "13.871" in done.stdout
     assert "10.497" in done.stdout
     assert "1.593755" in done.stdout
-    figures = ("engine.svg", "fitted.svg", "law.svg", "drift.svg")
+    assert "agents.json: accepted" in done.stdout
+    figures = ("engine.svg", "fitted.svg", "law.svg", "drift.svg", "agents.svg", "sawtooth.svg", "crowd.svg")
     for name in (*figures, "fitted.toml", "batches.jsonl", "chain.prism", "sweep.jsonl", "sweep.csv"):
         assert (tmp_path / "scratch" / name).stat().st_size > 0
 
@@ -54,6 +59,26 @@ def test_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "V = " in out
     assert "1.3006450" in out  # the exact chain
+    assert "GROWING 3/2" in out
+
+
+def test_what_is_said_of_two_routes_in_opposite_order() -> None:
+    """Both loads 0.9; fourfold, by 153/37; proved below 0.62 times the rates, and under back-pressure at them."""
+    text = " ".join(README.read_text(encoding="utf-8").split())
+    said = (
+        "both loads are 0.9",
+        "grows fourfold each time, by 153/37",
+        "Below 0.62 times these rates it is proved stable",
+    )
+    assert all(each in text for each in said)
+    network = qt.load_network("rybko-stolyar-llm")
+    found = qt.verify_stability(network, max_scale=True)
+    assert found.traffic.loads == (Fraction(9, 10),) * 2
+    path = qt.growing_path(network.fluid_model)
+    assert path is not None
+    assert path.factor == Fraction(153, 37)
+    assert found.to_dict()["max_scale"]["certified"] == pytest.approx(0.6209, abs=1e-4)
+    assert qt.verify_stability(network, policy="back-pressure").judgement.verdict is Verdict.STABLE
 
 
 def test_every_command_of_the_program_is_in_the_table() -> None:

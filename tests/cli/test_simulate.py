@@ -171,8 +171,8 @@ def test_rates_and_horizons_that_are_none(flag, value, model, capsys):
     ("arguments", "complaint"),
     [
         (["--scheduler", "sarathy"], "did you mean sarathi?"),
-        (["--seed", "-1"], "--seed: -1 is below 0"),
-        (["--seed", "1.5"], "--seed: 1.5 is not a whole number"),
+        (["--seed", "-1"], "--seed: '-1' is no whole number"),
+        (["--seed", "1.5"], "--seed: '1.5' is no whole number"),
         (["--first-token", "last"], "first-token"),
         (["--horizon", "1e11"], "64-bit"),
         (["--rate", "1e12", "--horizon", "10"], "requests would arrive"),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import pkgutil
+from collections.abc import Callable, Iterator
 from functools import cache
+from importlib import import_module
 
 import attrs
 import numpy as np
@@ -12,13 +15,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import queuetheory_llm as qt
+from queuetheory_llm.fitting import fit_profile
+from queuetheory_llm.model.profile import Profile
 from queuetheory_llm.plots.classification import render_classification
 from queuetheory_llm.plots.simulation import render_simulation
 from queuetheory_llm.plots.style import figure_of
 from queuetheory_llm.result import Result
 from queuetheory_llm.simulation.judge import Simulation
 from queuetheory_llm.simulation.statistics import second_half
+from queuetheory_llm.simulation.thresholds import simulated_threshold
 from queuetheory_llm.stability.region import outer_region
+from queuetheory_llm.stability.topologies import judge_topologies
 
 LAW = qt.Staircase(c="11.28 ms", a="35.47 ms", b0=128)
 ENGINE = qt.Engine(batch_time=LAW, b_max=512)
@@ -29,32 +36,70 @@ SLOTS = qt.Engine(batch_time=qt.Table(tokens=[2], seconds_at=[1]), b_max=2)
 SLOTTED = qt.Workload.of(prefill=2, decode=1, arrivals=qt.SlottedArrivals(slot="1 s", law="bernoulli", mean="0.45"))
 
 
+NETWORK = qt.load_network("lu-kumar")
+CROWD = qt.RateProfile(times=[0, 10, 20], values=[1, 2, 1])
+
+MEASURED = Profile(
+    tokens=tuple(range(64, 513, 64)),
+    seconds=tuple(LAW.seconds(b) for b in range(64, 513, 64)),
+    source="made.csv",
+    format="plain",
+    includes="everything",
+    statistic="single",
+)
+
+#: An answer of each kind, by the name of its class.
+EXAMPLES: dict[str, Callable[[], Result]] = {
+    "Threshold": lambda: qt.threshold(ENGINE, "tensorrt-llm", WORKLOAD),
+    "InducedThreshold": lambda: qt.induced_threshold(ENGINE, "fastertransformer", WORKLOAD),
+    "InducedDrifts": lambda: qt.induced_drifts(ENGINE, "fastertransformer", WORKLOAD, 12),
+    "SimulatedThreshold": lambda: simulated_threshold(ENGINE, "sarathi", WORKLOAD, width=0.3),
+    "Classification": lambda: qt.classify("fastertransformer"),
+    "Simulation": lambda: qt.simulate(ENGINE, "sarathi", WORKLOAD, horizon=60),
+    "ExactChain": lambda: qt.exact_chain(SLOTS, "sarathi", SLOTTED),
+    "StabilityRegion": lambda: outer_region(ENGINE),
+    "RegionAnswer": lambda: qt.stability_region(ENGINE, WORKLOAD),
+    "CapacityAnswer": lambda: qt.capacity(ENGINE, WORKLOAD, schedulers=["sarathi", "vllm-vanilla"]),
+    "SweepResult": lambda: qt.sweep(qt.System(engine=ENGINE, workload=WORKLOAD), seeds=2, horizon=60, n_jobs=1),
+    "Fit": lambda: fit_profile(MEASURED),
+    "NetworkAnswer": lambda: qt.verify_stability(NETWORK),
+    "NetworkSimulation": lambda: qt.simulate_network(NETWORK, horizon=60, start={"1": 20}),
+    "FluidPath": lambda: qt.fluid_path(NETWORK.fluid_model, {"1": 1}),
+    "FluidPaths": lambda: qt.fluid_paths(NETWORK.fluid_model, {"1": 1}),
+    "OdePath": lambda: qt.ode_path(NETWORK.fluid_model, {"1": 1}, 3),
+    "EngineFluidPath": lambda: qt.engine_fluid(ENGINE, "sarathi", WORKLOAD, (1000, 100)),
+    "Overload": lambda: qt.engine_overload(ENGINE, CROWD, WORKLOAD),
+    "NetworkOverload": lambda: qt.network_overload(qt.load_network("tandem").fluid_model, CROWD),
+}
+
+
 @cache
-def answers() -> dict[str, Result]:
-    return {
-        "Threshold": qt.threshold(ENGINE, "tensorrt-llm", WORKLOAD),
-        "Classification": qt.classify("fastertransformer"),
-        "Simulation": qt.simulate(ENGINE, "sarathi", WORKLOAD, horizon=60),
-        "ExactChain": qt.exact_chain(SLOTS, "sarathi", SLOTTED),
-        "StabilityRegion": outer_region(ENGINE),
-        "RegionAnswer": qt.stability_region(ENGINE, WORKLOAD),
-        "CapacityAnswer": qt.capacity(ENGINE, WORKLOAD),
-        "SweepResult": qt.sweep(qt.System(engine=ENGINE, workload=WORKLOAD), seeds=2, horizon=60, n_jobs=1),
-    }
+def example(name: str) -> Result:
+    return EXAMPLES[name]()
 
 
 def simulated() -> Simulation:
-    found = answers()["Simulation"]
+    found = example("Simulation")
     assert isinstance(found, Simulation)
     return found
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["Threshold", "Classification", "Simulation", "ExactChain", "StabilityRegion", "RegionAnswer", "SweepResult"],
-)
+def kinds(of: type[Result]) -> Iterator[type[Result]]:
+    for kind in of.__subclasses__():
+        yield kind
+        yield from kinds(kind)
+
+
+def test_every_kind_of_answer_has_an_example() -> None:
+    for module in pkgutil.walk_packages(qt.__path__, "queuetheory_llm."):
+        import_module(module.name)
+    package = {kind.__name__ for kind in kinds(Result) if kind.__module__.startswith("queuetheory_llm.")}
+    assert package == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_every_answer_has_data_a_figure_and_a_table(name: str) -> None:
-    answer = answers()[name]
+    answer = example(name)
     assert type(answer).__name__ == name
     json.dumps(answer.to_dict(), allow_nan=False)
     assert isinstance(answer.plot(), Axes)
@@ -70,7 +115,7 @@ def test_the_table_of_an_answer_is_its_scalars_escaped() -> None:
     assert "<td>scheduler</td><td>&lt;b&gt;&amp;</td>" in html
     assert f"<td>low</td><td>{float(limit.low):.6g}</td>" in html
     assert "notes" not in html
-    assert "<td>work_conserving</td><td>no</td>" in answers()["Classification"]._repr_html_()
+    assert "<td>work_conserving</td><td>no</td>" in example("Classification")._repr_html_()
 
 
 def test_the_table_of_a_region_is_its_vertices() -> None:
@@ -166,7 +211,8 @@ def test_a_classification_is_words_and_colours_above_its_reason(rule: str) -> No
     ax = found.plot()
     texts = [text.get_text() for text in ax.texts]
     words = [text.get_text() for text in ax.texts if text.get_bbox_patch()]
-    answers = (found.work_conserving, found.overtaken is not None, found.fills, found.throughput_optimal)
+    answers = [found.work_conserving, found.overtaken is not None, found.fills, found.throughput_optimal]
+    answers += [verdict.optimal for verdict in judge_topologies(found)[1:]]
     assert words == [{True: "yes", False: "no", None: "unknown"}[answer] for answer in answers]
     colours = {text.get_text(): text.get_bbox_patch().get_facecolor() for text in ax.texts if text.get_bbox_patch()}
     assert len(set(colours.values())) == len(colours)
