@@ -2,7 +2,7 @@
 #
 #   make PYTHON=python3.12    another interpreter
 #   make UV=                  venv and pip although uv is on PATH
-#   make test ARGS='-k hull'  more arguments for pytest
+#   make test ARGS='-k hull'  more arguments for pytest; '-n 0' for one process
 
 PYTHON ?= python3
 UV ?= $(shell command -v uv 2>/dev/null)
@@ -20,8 +20,8 @@ help:  ## list the targets
 region: .venv/.runtime  ## set up and draw the stability region of the default model into region.svg
 	$(BIN)/qt-llm region -o region.svg
 
-test: .venv/.dev  ## set up and run the tests
-	$(BIN)/python -m pytest $(ARGS)
+test: .venv/.dev  ## set up and run the tests, on every core
+	$(BIN)/python -m pytest -n auto $(ARGS)
 
 # --- checks and builds ----------------------------------------------------------------------------------------------
 
@@ -60,7 +60,7 @@ test-floors:  ## run the tests on the oldest allowed release of every dependency
 	@$(call create,.venv-floors)
 	@.venv-floors/bin/python .ci/floors.py > .venv-floors/floors.txt
 	@$(call install,.venv-floors,.venv-floors/floors.txt) -e '.[dev]'
-	.venv-floors/bin/python -m pytest $(ARGS)
+	.venv-floors/bin/python -m pytest -n auto $(ARGS)
 
 constraints:  ## resolve every package anew and rewrite constraints.txt
 	@rm -rf .venv-new

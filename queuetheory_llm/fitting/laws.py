@@ -14,11 +14,11 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.exact.numbers import duration_text
 from queuetheory_llm.model.batch_time import BatchTime, Hinge, Staircase, Table
 from queuetheory_llm.model.profile import Profile
 
-Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 #: Names of the laws that can be fitted, simplest first.

@@ -30,7 +30,7 @@ def test_rules_that_fill_and_mix(name):
     assert found.idle_witness is found.overtaking_witness is found.growth_witness is None
     assert "work-conserving and 0-FCFS, Theorem 2" in found.reason
     assert found.states > 1000
-    assert all(verdict.optimal for verdict in judge_topologies(found))
+    assert [verdict.optimal for verdict in judge_topologies(found)] == [each.suffices for each in TOPOLOGIES]
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -283,14 +283,24 @@ class TestTopologies:
             "several classes",
             "parallel, random split",
             "parallel, token queue",
+            "network without cycles (DAG)",
+            "network with forks and joins",
+            "cycle through several stations",
         ]
         assert all(topology.theorem for topology in TOPOLOGIES)
 
     def test_the_random_split_asks_for_its_probabilities(self):
         words = {v.topology: v.word for v in judge_topologies(classify("sarathi"))}
-        assert words["parallel, random split"] == "if p_i proportional to F_i"
+        assert words["parallel, random split"] == "yes if p_i proportional to F_i"
         assert words["single engine"] == "yes"
         assert {v.word for v in judge_topologies(classify("vllm-vanilla"))} == {"no"}
+
+    def test_a_cycle_is_not_decided_by_the_rule(self):
+        verdicts = {v.topology: v for v in judge_topologies(classify("sarathi"))}
+        assert verdicts["network without cycles (DAG)"].word == "yes"
+        assert verdicts["network with forks and joins"].word == "yes"
+        assert verdicts["cycle through several stations"].word == "no unless every station has one class"
+        assert "unstable at loads of 0.9" in verdicts["cycle through several stations"].reason
 
     def test_without_theorem_or_witness_nothing_is_claimed(self):
         unknown = Classification(
