@@ -87,6 +87,7 @@ _PUBLIC = {
     "simulate": "queuetheory_llm.simulation.judge",
     "simulate_trace": "queuetheory_llm.simulation.judge",
     "Simulation": "queuetheory_llm.simulation.judge",
+    "check_network_run": "queuetheory_llm.simulation.network_invariants",
     "simulate_network": "queuetheory_llm.simulation.network_simulation",
     "NetworkSimulation": "queuetheory_llm.simulation.network_simulation",
     "SweepResult": "queuetheory_llm.simulation.sweep",

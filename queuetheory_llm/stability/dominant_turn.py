@@ -25,7 +25,7 @@ import numpy as np
 
 from queuetheory_llm.exact.linear import Singular, solve_exactly
 from queuetheory_llm.exact.numbers import Vector
-from queuetheory_llm.stability.self_similar import Breakpoint, Turn, same_leg
+from queuetheory_llm.stability.self_similar import Breakpoint, RepeatedLegs, same_leg
 
 #: Numbers of turns with the same legs at which this is tried, and turns that are then looked at.
 _TRIED_AT = (6, 9, 12, 18, 24, 36, 48)
@@ -40,43 +40,20 @@ Cone = Sequence[Vector]
 
 
 @attrs.frozen(kw_only=True)
-class DominantTurn:
-    """A stretch of a path, from breakpoint ``first`` to ``last``, whose legs are repeated for ever.
+class DominantTurn(RepeatedLegs):
+    """A stretch whose legs are repeated for ever, without a common ratio; copies that grow have no apex.
 
     Attributes
     ----------
-    first, last : int
-        Numbers of breakpoints.
     factor : float
         Of durations, from each turn to the next, in the long run.
     low, high : float
         Bounds on it that are proved.
-    apex_time : Fraction or None
-        The time at which turns that shrink have all been run through; None if they grow.
-    apex : tuple of Fraction, or None
-        The state there.
     """
 
-    first: int
-    last: int
     factor: float
     low: float
     high: float
-    apex_time: Fraction | None = None
-    apex: Vector | None = None
-
-    def moved(self, outer: Turn) -> DominantTurn:
-        """The turn that answers to this one in the next copy of a turn around it."""
-        assert self.apex_time is not None
-        assert self.apex is not None
-        legs = outer.last - outer.first
-        return attrs.evolve(
-            self,
-            first=self.first + legs,
-            last=self.last + legs,
-            apex_time=outer.copy_time(self.apex_time),
-            apex=outer.copy_state(self.apex),
-        )
 
 
 def dominant_turn(points: Sequence[Breakpoint]) -> DominantTurn | None:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any, Self
 
 import attrs
 
@@ -72,13 +73,48 @@ class Breakpoint:
 
 
 @attrs.frozen(kw_only=True)
-class Turn:
-    """A stretch of a path, from breakpoint ``first`` to breakpoint ``last``, whose scaled copies follow for ever.
+class RepeatedLegs:
+    """A stretch of a path whose legs follow again and again, about a point.
 
     Attributes
     ----------
     first, last : int
-        Numbers of breakpoints.
+        Numbers of breakpoints: where it begins and ends.
+    apex_time : Fraction or None
+        The limit in time of the copies, for copies that grow backwards in time; None where there is none.
+    apex : tuple of Fraction, or None
+        The state there; of a growing path it may have negative entries, and no path goes through it.
+    """
+
+    first: int
+    last: int
+    apex_time: Fraction | None = None
+    apex: Vector | None = None
+
+    def moved(self, outer: Turn) -> Self:
+        """The stretch that answers to this one, which has an apex, in the next copy of a turn around it."""
+        assert self.apex_time is not None
+        assert self.apex is not None
+        legs = outer.last - outer.first
+        return attrs.evolve(
+            self,
+            first=self.first + legs,
+            last=self.last + legs,
+            apex_time=outer.copy_time(self.apex_time),
+            apex=outer.copy_state(self.apex),
+            **self._scaled(outer),
+        )
+
+    def _scaled(self, outer: Turn) -> dict[str, Any]:  # noqa: ARG002 - for what a kind of stretch has besides
+        return {}
+
+
+@attrs.frozen(kw_only=True)
+class Turn(RepeatedLegs):
+    """A stretch whose scaled copies follow for ever; its limit in time is t0 + T0/(1 - factor), none for factor 1.
+
+    Attributes
+    ----------
     factor : Fraction
         Of durations, and of states about ``apex``, from each copy to the next.
     relabelling : tuple of int
@@ -89,22 +125,13 @@ class Turn:
         Duration T0 of the turn.
     change : tuple of Fraction, length K
         State at ``last`` minus state at ``first``.
-    apex_time : Fraction or None
-        t0 + T0/(1 - factor): the limit in time of the copies, for a factor above 1 of the copies backwards in time;
-        None for factor 1.
-    apex : tuple of Fraction, or None
-        The state there; of a growing path it may have negative entries, and no path goes through it.
     """
 
-    first: int
-    last: int
     factor: Fraction
     relabelling: Relabelling
     start: Fraction
     seconds: Fraction
     change: Vector
-    apex_time: Fraction | None
-    apex: Vector | None
 
     @property
     def order(self) -> int:
@@ -131,21 +158,12 @@ class Turn:
         scale = self.factor**turns
         return tuple(centre + scale * (q - centre) for q, centre in zip(moved, self.apex, strict=True))
 
-    def moved(self, outer: Turn) -> Turn:
-        """The turn that answers to this one in the next copy of a turn around it."""
-        assert self.apex_time is not None
-        assert self.apex is not None
-        legs = outer.last - outer.first
-        return attrs.evolve(
-            self,
-            first=self.first + legs,
-            last=self.last + legs,
-            start=outer.copy_time(self.start),
-            seconds=outer.factor * self.seconds,
-            change=relabelled(tuple(outer.factor * by for by in self.change), outer.relabelling),
-            apex_time=outer.copy_time(self.apex_time),
-            apex=outer.copy_state(self.apex),
-        )
+    def _scaled(self, outer: Turn) -> dict[str, Any]:
+        return {
+            "start": outer.copy_time(self.start),
+            "seconds": outer.factor * self.seconds,
+            "change": relabelled(tuple(outer.factor * by for by in self.change), outer.relabelling),
+        }
 
     def copy_point(self, point: Breakpoint) -> Breakpoint:
         """The breakpoint of the next turn that answers to one."""

@@ -19,6 +19,7 @@ NETWORKS = {
     "Station", "TaskClass", "ExternalArrivals", "Route", "Join", "FluidModel", "RateProfile", "load_network",
     "load_rate_profile", "traffic", "NetworkAnswer", "fluid_paths", "growing_path", "FluidPath", "ode_path",
     "engine_fluid", "engine_overload", "network_overload", "simulate_network", "NetworkSimulation",
+    "check_network_run",
 }  # fmt: skip
 RULES = {
     "Batch", "Pass", "Policy", "Scheduler", "View", "SCHEDULERS", "ArrayBatch", "ArrayRule", "ArrayView",
