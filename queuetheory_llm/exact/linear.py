@@ -60,6 +60,28 @@ def solve_exactly(equations: Sequence[Equation], right: Vector) -> tuple[Fractio
     return tuple(_fraction(QQ.quo(row[0], denominator)) for row in numerators.to_list())
 
 
+def solve_system(equations: Sequence[Equation], right: Vector, unknowns: int) -> tuple[Fraction, ...] | Singular:
+    """Solve any number of equations for ``unknowns`` unknowns in rational arithmetic; see `solve_exactly`.
+
+    Examples
+    --------
+    >>> solve_system([{0: Fraction(2)}, {0: Fraction(4)}], [Fraction(1), Fraction(2)], 1)
+    (Fraction(1, 2),)
+    """
+    from sympy import QQ
+    from sympy.polys.matrices import DomainMatrix
+
+    rows = [{**row, unknowns: value} for row, value in zip(equations, right, strict=True)]
+    filled = {i: {j: _rational(QQ, value) for j, value in row.items() if value} for i, row in enumerate(rows)}
+    shape = (len(rows), unknowns + 1)
+    reduced, pivots = DomainMatrix({i: row for i, row in filled.items() if row}, shape, QQ).rref()
+    if unknowns in pivots:
+        return Singular.NONE
+    if len(pivots) < unknowns:
+        return Singular.MANY
+    return tuple(_fraction(row[unknowns]) for row in reduced.to_list()[:unknowns])
+
+
 def _rational(field: Any, value: Fraction) -> Any:
     return field(value.numerator, value.denominator)
 

@@ -109,6 +109,11 @@ def to_seconds(value: Number) -> Fraction:
     return to_fraction(match["number"]) * UNITS[unit]
 
 
+def optional_seconds(value: Number | None) -> Fraction | None:
+    """See `to_seconds`; None is None."""
+    return None if value is None else to_seconds(value)
+
+
 SIZES: dict[str, int] = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZE = re.compile(r"\s*(?P<number>[^\sa-zA-Z]+(?:[eE][+-]?\d+)?)\s*(?P<unit>[kKmMgG][bB])\s*\Z")
 

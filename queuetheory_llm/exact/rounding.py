@@ -15,6 +15,16 @@ _MOST = 15  # a decimal of as many digits is a float of its own
 _LEAST = Fraction(1, 10**300)  # errors that floats no longer tell from 0 are printed as this
 
 
+def short_fraction(value: Real) -> Fraction:
+    """A fraction near a positive number, to four digits or more, on which exact arithmetic stays cheap; never 0.
+
+    >>> short_fraction(0.1), short_fraction(2e-9)
+    (Fraction(1, 10), Fraction(1, 500000000))
+    """
+    small = max(0, -math.floor(math.log10(value)) - 3)
+    return Fraction(value).limit_denominator(10 ** (7 + small))
+
+
 def lower_limit(value: Real, digits: int = _DIGITS) -> str:
     """A rate below which something holds, rounded down.
 
