@@ -5,6 +5,7 @@ Columns are read entry by entry; the validators of attrs fields say ``FIELD: WHA
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from numbers import Integral
@@ -120,3 +121,35 @@ def tuple_of(kind: type) -> Callable[[object, attrs.Attribute[Any], object], Non
                 raise InvalidModel(f"{field.name}[{index}]: {shown(item)} is no {kind.__name__}; make one")
 
     return check
+
+
+C = TypeVar("C", bound=type)
+
+
+def keyed(cls: C) -> C:
+    """A frozen attrs class whose converters, too, say ``FIELD: WHAT``, all the faults of its fields at once.
+
+    attrs tells a validator its field, a converter only the value; what a converter refuses is `InvalidInput`. Here it
+    becomes `InvalidModel`, one line for each field that is refused.
+    """
+    make = cls.__init__  # type: ignore[misc]  # of this very class
+
+    @functools.wraps(make)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            make(self, *args, **kwargs)
+        except InvalidInput as error:
+            raise InvalidModel(list(_refused(cls, kwargs)) or error.faults) from None
+
+    cls.__init__ = init  # type: ignore[misc]
+    return cls
+
+
+def _refused(cls: type, given: dict[str, Any]) -> Iterable[str]:
+    """``FIELD: WHAT`` of the values that the converters of an attrs class refuse."""
+    for field in attrs.fields(cls):
+        if field.name in given and field.converter is not None:
+            try:
+                field.converter(given[field.name])
+            except InvalidInput as error:
+                yield from (f"{field.name}: {fault}" for fault in error.faults)

@@ -64,6 +64,10 @@ class LengthLaw(ABC):
         """The only value the law takes; None when there are several."""
         return None
 
+    def atoms(self) -> tuple[tuple[int, Fraction], ...] | None:
+        """The values in order with their exact chances, none of them 0; None where those are not known as fractions."""
+        return None if self.constant is None else ((self.constant, Fraction(1)),)
+
     def cutoff(self, tail: float = 1e-15) -> int:
         """A value K with P(L > K) <= ``tail``."""
         if self.largest is not None:
@@ -249,6 +253,11 @@ class Uniform(LengthLaw):
         """See `LengthLaw.constant`."""
         return self.low if self.low == self.high else None
 
+    def atoms(self) -> tuple[tuple[int, Fraction], ...]:
+        """See `LengthLaw.atoms`."""
+        chance = Fraction(1, self.high - self.low + 1)
+        return tuple((value, chance) for value in range(self.low, self.high + 1))
+
     def survival(self, counts: Counts) -> Floats:
         """See `LengthLaw.survival`."""
         return np.clip((self.high + 1 - np.asarray(counts, dtype=float)) / (self.high + 1 - self.low), 0, 1)
@@ -377,6 +386,15 @@ class Empirical(LengthLaw):
         """See `LengthLaw.constant`."""
         support = {v for v, w in zip(self.values, self.weights, strict=True) if w}
         return support.pop() if len(support) == 1 else None
+
+    def atoms(self) -> tuple[tuple[int, Fraction], ...]:
+        """See `LengthLaw.atoms`."""
+        found: dict[int, Fraction] = {}
+        for value, weight in zip(self.values, self.weights, strict=True):
+            if weight:
+                found[value] = found.get(value, Fraction(0)) + weight
+        total = sum(self.weights)
+        return tuple((value, weight / total) for value, weight in sorted(found.items()))
 
     @cached_property
     def _probabilities(self) -> Floats:
