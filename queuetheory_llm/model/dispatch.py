@@ -1,25 +1,20 @@
-"""Several engines behind a dispatcher: the rules by which it sends requests, and how many engines there may be."""
+"""Several engines behind a dispatcher: what its rules are called, and how many engines there may be.
+
+The rules themselves are in `dispatch`, above the models. What a station can be told is the names of those that look at
+queues alone: the others weigh the seconds that a call takes at unlike instances, which a station does not estimate.
+"""
 
 from __future__ import annotations
 
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import require_whole
 
-#: Where a request goes when it arrives: to an engine at random, to the next in turn, to the one with fewest tokens.
-DISPATCH_RULES = ("random", "round-robin", "token-queue")
+RANDOM, ROUND_ROBIN, TOKEN_QUEUE, LEAST_OUTSTANDING = "random", "round-robin", "token-queue", "least-outstanding"
+
+#: Rules of equal engines and of stations: at random, by turns, to the fewest tokens, to the fewest calls.
+STATION_RULES = (RANDOM, ROUND_ROBIN, TOKEN_QUEUE, LEAST_OUTSTANDING)
 
 MOST_ENGINES = 10_000
-
-
-def require_dispatch(rule: str) -> None:
-    """Refuse what is none of `DISPATCH_RULES`.
-
-    Raises
-    ------
-    InvalidInput
-    """
-    if rule not in DISPATCH_RULES:
-        raise InvalidInput(f"--dispatch: {rule!r} is not a dispatch rule; known: {', '.join(DISPATCH_RULES)}")
 
 
 def require_engines(count: int, where: str = "engines") -> int:

@@ -1,0 +1,1 @@
+"""Where a call goes among instances that can serve it."""
