@@ -167,6 +167,17 @@ def _fault(target: Path) -> str | None:
         return f"the folder {target.parent} does not exist; create it first"
     if not os.access(target.parent, os.W_OK | os.X_OK):
         return f"the folder {target.parent} may not be written; choose another place"
+    return _refusal(target.parent)
+
+
+def _refusal(folder: Path) -> str | None:
+    """What the system says to a new file there: /proc takes none, though it may be written."""
+    probe = folder / f".{secrets.token_hex(8)}.part"
+    try:
+        probe.touch(exist_ok=False)
+    except OSError as error:
+        return f"cannot be written: {error.strerror or error}; choose another place"
+    probe.unlink(missing_ok=True)
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import Any, NoReturn
 
 from queuetheory_llm.certificates.certificate import Certificate
 from queuetheory_llm.certificates.engine_model import engine_model
-from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.errors import InvalidInput, InvalidModel
 from queuetheory_llm.files.atomic import check_apart, check_target, write_atomically
 from queuetheory_llm.files.model_file import load_model, read_document
 from queuetheory_llm.files.network_file import load_network
 from queuetheory_llm.files.paths import as_path, check_regular, unreadable
+from queuetheory_llm.files.workflow_file import load_workflow
+from queuetheory_llm.stability.call_work import call_work
+from queuetheory_llm.stability.cluster_capacity import cluster_model
 
 _LARGEST = 2**26  # bytes; the piecewise-linear proof of a network of 60 classes takes 2**16
 
@@ -100,15 +104,25 @@ def _inexact(text: str) -> NoReturn:
     raise InvalidInput(f'{text:.40} is no exact number; a certificate has integers and texts "p/q"')
 
 
-def expected_model(ref: str | Path) -> dict[str, Any]:
-    """The model of a certificate about a network or engine file; of an engine, what the file says of it.
+def expected_models(ref: str | Path) -> tuple[dict[str, Any], ...]:
+    """What a certificate about a file may have as its model.
+
+    Of a network its fluid model; of an engine what the file says of it; of a workflow the work of its calls at the
+    instances, as rules that fill batches and as no rule can beat it, and its network where there is one.
 
     Raises
     ------
     InvalidModel
         If the file is none.
     """
-    if read_document(ref).is_network:
-        return load_network(ref).fluid_model.to_dict()
-    system = load_model(ref)
-    return engine_model(system.engine, system.workload)
+    document = read_document(ref)
+    if document.is_network:
+        return (load_network(ref).fluid_model.to_dict(),)
+    if not document.is_workflow:
+        system = load_model(ref)
+        return (engine_model(system.engine, system.workload),)
+    cluster = load_workflow(ref)
+    models = [cluster_model(cluster, call_work(cluster, filling=filling)) for filling in (False, True)]
+    with contextlib.suppress(InvalidModel):  # an instance that is no station: there are no certificates of a network
+        models.append(load_network(ref).fluid_model.to_dict())
+    return tuple(models)

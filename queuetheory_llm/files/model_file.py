@@ -25,6 +25,7 @@ from queuetheory_llm.files.schema import (
     field_of,
     one_of,
     path_text,
+    read_entry,
     read_law,
     read_table,
     read_text,
@@ -110,6 +111,11 @@ class Document:
         """Whether it describes a network of stations, which `load_network` reads."""
         return "station" in self.content
 
+    @property
+    def is_workflow(self) -> bool:
+        """Whether it describes a workflow on a cluster, which `load_workflow` reads."""
+        return "stage" in self.content and not self.is_network
+
     def system(
         self, *, first_token: str | None = None, reader: Callable[[Path, str | None], Trace] | None = None
     ) -> System:
@@ -129,6 +135,8 @@ class Document:
         """
         if self.is_network:
             raise InvalidModel("station: this is a network; use qt-llm network or load_network for it")
+        if self.is_workflow:
+            raise InvalidModel("stage: this is a workflow; use qt-llm dispatch or load_workflow for it")
         try:
             root = read_table(_Root, self.content)
             workload = root.workload
@@ -211,7 +219,8 @@ def _text(path: Path) -> str:
         raise InvalidModel(f"line {line}: is not UTF-8 text; save the file as UTF-8", source=source) from None
     if not text.strip():
         raise InvalidModel(
-            "is empty; a model file has an [engine] table, that of a network [[station]] tables", source=source
+            "is empty; a model file has [engine], that of a network [[station]] tables, of a workflow [[stage]] tables",
+            source=source,
         )
     return text
 
@@ -239,6 +248,35 @@ def _interval(raw: object) -> IntervalLaw:
 LengthTable = Annotated[LengthLaw, reading(_length)]
 IntervalTable = Annotated[IntervalLaw, reading(_interval)]
 TextTable = Annotated[str, reading(read_text)]
+
+
+def _interval_or_duration(raw: object) -> IntervalLaw | Any:
+    return read_entry(_IntervalEntry if isinstance(raw, Mapping) else _DurationEntry, "interval", raw)
+
+
+class _IntervalEntry(Table):
+    interval: IntervalTable
+
+
+class _DurationEntry(Table):
+    interval: Annotated[Any, field_of(DeterministicArrivals, "interval")]
+
+
+class ProcessTable(Table):
+    """When tasks or queries come."""
+
+    rate: Annotated[Any, field_of(PoissonArrivals, "rate")] = None
+    interval: Annotated[Any, reading(_interval_or_duration)] = None
+
+    def process(self) -> Arrivals:
+        """Poisson with a rate, regular with an interval, renewal with the law of one."""
+        if (self.rate is None) == (self.interval is None):
+            raise Faults([(("rate",), "give either rate (Poisson, per second) or interval (a duration or a law)")])
+        if self.interval is None:
+            return PoissonArrivals(rate=self.rate)
+        if isinstance(self.interval, IntervalLaw):
+            return RenewalArrivals(interval=self.interval)
+        return DeterministicArrivals(interval=self.interval)
 
 
 class _Engine(Table):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -16,28 +15,40 @@ from queuetheory_llm.files.model_file import (
     EngineTable,
     IntervalTable,
     LengthTable,
+    ProcessTable,
     SourceTable,
     TextTable,
     read_document,
 )
-from queuetheory_llm.files.schema import Faults, Table, build, field_of, path_text, read_table, reading
-from queuetheory_llm.model.arrivals import (
-    Arrivals,
-    DeterministicArrivals,
-    IntervalLaw,
-    PoissonArrivals,
-    RenewalArrivals,
+from queuetheory_llm.files.schema import (
+    Faults,
+    Table,
+    build,
+    field_of,
+    path_text,
+    read_each,
+    read_entry,
+    read_name_or_names,
+    read_names,
+    read_table,
+    reading,
 )
-from queuetheory_llm.model.dispatch import require_engines
+from queuetheory_llm.files.workflow_file import workflow_of
+from queuetheory_llm.model.dispatch import TOKEN_QUEUE, require_engines
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.network import ExternalArrivals, Join, Network, Route, Station, TaskClass
+from queuetheory_llm.model.workflow_network import workflow_network
+from queuetheory_llm.stability.cluster_capacity import lp_shares
 from queuetheory_llm.stability.traffic import require_open
 
 T = TypeVar("T")
 
 
 def load_network(ref: str | Path) -> Network:
-    """Read a network file.
+    """Read a network file, or a workflow file as the network that it is under the best static split.
+
+    Of a workflow, calls go at random to the instances in the shares of `stability.lp_shares`, as the dispatch
+    rule random-lp sends them; `model.workflow_network` says what stands for what.
 
     Parameters
     ----------
@@ -63,11 +74,17 @@ def load_network(ref: str | Path) -> Network:
     """
     document = read_document(ref)
     try:
-        network = network_of(document)
+        network = _split(document) if document.is_workflow else network_of(document)
         require_open(network.fluid_model)
     except InvalidModel as error:
         raise InvalidModel(error.faults, source=document.path) from None
     return network
+
+
+def _split(document: Document) -> Network:
+    """The network of a workflow under the split of the static plan."""
+    system = workflow_of(document)
+    return workflow_network(system, lp_shares(system))
 
 
 def network_of(document: Document) -> Network:
@@ -78,6 +95,8 @@ def network_of(document: Document) -> Network:
     InvalidModel
         One line a fault, ``KEY PATH: WHAT, and how to mend it``.
     """
+    if document.is_workflow:
+        raise InvalidModel("stage: this is a workflow; use qt-llm dispatch or load_workflow for it")
     if not document.is_network and "engine" in document.content:
         raise InvalidModel("station: missing; this file describes one engine, a network has [[station]] tables")
     try:
@@ -95,31 +114,6 @@ def network_of(document: Document) -> Network:
     )
 
 
-def _each(read: Callable[[object], T], key: str, raw: object) -> tuple[T, ...]:
-    """The tables of ``[[key]]``, all their faults collected."""
-    if not isinstance(raw, list):
-        raise InvalidInput(f"write [[{key}]] in double brackets, once for each")
-    found, faults = [], []
-    for index, item in enumerate(raw):
-        try:
-            found.append(read(item))
-        except Faults as error:
-            faults += [((index, *where), what) for where, what in error.found]
-    if faults:
-        raise Faults(faults)
-    return tuple(found)
-
-
-def _names(raw: object) -> tuple[str, ...]:
-    if not isinstance(raw, list) or not all(isinstance(item, str) for item in raw):
-        raise InvalidInput('is no list of names; write ["a", "b"]')
-    return tuple(raw)
-
-
-def _targets(raw: object) -> tuple[str, ...]:
-    return (raw,) if isinstance(raw, str) else _names(raw)
-
-
 def _count(raw: Any) -> int:
     try:
         return require_engines(to_count(raw), "count")
@@ -129,14 +123,14 @@ def _count(raw: Any) -> int:
 
 class _Station(Table):
     name: TextTable = Field(description="name every station")
-    priority: Annotated[tuple[str, ...] | None, reading(_names)] = None
+    priority: Annotated[tuple[str, ...] | None, reading(read_names)] = None
     engine: EngineTable | None = None
     engines: Annotated[
         tuple[Engine, ...],
-        reading(partial(_each, lambda raw: _entry(_One, "engine", raw), "station.engines")),
+        reading(partial(read_each, lambda raw: read_entry(_One, "engine", raw), "station.engines")),
     ] = ()
     count: Annotated[int, reading(_count)] = 1
-    dispatch: TextTable = "token-queue"
+    dispatch: TextTable = TOKEN_QUEUE
     scheduler: TextTable = "sarathi"
 
 
@@ -182,40 +176,8 @@ def _class(raw: object) -> TaskClass:
     return build(lambda: TaskClass(**dict(table)))
 
 
-def _interval_or_duration(raw: object) -> IntervalLaw | Any:
-    return _entry(_Interval if isinstance(raw, Mapping) else _Regular, "interval", raw)
-
-
-def _entry(model: type[Table], key: str, raw: object) -> Any:
-    """What a table reads under its only key; the key path of a fault begins below it."""
-    try:
-        return getattr(read_table(model, {key: raw}), key)
-    except Faults as error:
-        raise Faults([(where[1:], what) for where, what in error.found]) from None
-
-
-class _Interval(Table):
-    interval: IntervalTable
-
-
-class _Regular(Table):
-    interval: Annotated[Any, field_of(DeterministicArrivals, "interval")]
-
-
-class _Arrival(Table):
+class _Arrival(ProcessTable):
     task_class: TextTable = Field(alias="class", description="name the class that the tasks enter")
-    rate: Annotated[Any, field_of(PoissonArrivals, "rate")] = None
-    interval: Annotated[Any, reading(_interval_or_duration)] = None
-
-    def process(self) -> Arrivals:
-        """Poisson with a rate, regular with an interval, renewal with the law of one."""
-        if (self.rate is None) == (self.interval is None):
-            raise Faults([(("rate",), "give either rate (Poisson, per second) or interval (a duration or a law)")])
-        if self.interval is None:
-            return PoissonArrivals(rate=self.rate)
-        if isinstance(self.interval, IntervalLaw):
-            return RenewalArrivals(interval=self.interval)
-        return DeterministicArrivals(interval=self.interval)
 
 
 def _arrival(raw: object) -> ExternalArrivals:
@@ -225,7 +187,9 @@ def _arrival(raw: object) -> ExternalArrivals:
 
 class _Route(Table):
     source: TextTable = Field(alias="from", description="name the class that is left")
-    to: Annotated[tuple[str, ...], reading(_targets)] = Field(description="name a class, or a list of them for a fork")
+    to: Annotated[tuple[str, ...], reading(read_name_or_names)] = Field(
+        description="name a class, or a list of them for a fork"
+    )
     probability: Annotated[Any, field_of(Route, "probability")] = 1
 
 
@@ -235,7 +199,7 @@ def _route(raw: object) -> Route:
 
 
 class _Join(Table):
-    classes: Annotated[tuple[str, ...], reading(_names)] = Field(description="list the classes of the siblings")
+    classes: Annotated[tuple[str, ...], reading(read_names)] = Field(description="list the classes of the siblings")
     to: TextTable = Field(description="name the class that the joined task enters")
 
 
@@ -246,14 +210,14 @@ def _join(raw: object) -> Join:
 
 class _Root(Table):
     source: SourceTable = Field(default_factory=dict)
-    station: Annotated[tuple[Station, ...], reading(partial(_each, _station, "station"))] = Field(
+    station: Annotated[tuple[Station, ...], reading(partial(read_each, _station, "station"))] = Field(
         description="add a [[station]] with its name"
     )
-    classes: Annotated[tuple[TaskClass, ...], reading(partial(_each, _class, "class"))] = Field(
+    classes: Annotated[tuple[TaskClass, ...], reading(partial(read_each, _class, "class"))] = Field(
         alias="class", description="add a [[class]] with its name and station"
     )
-    arrival: Annotated[tuple[ExternalArrivals, ...], reading(partial(_each, _arrival, "arrival"))] = Field(
+    arrival: Annotated[tuple[ExternalArrivals, ...], reading(partial(read_each, _arrival, "arrival"))] = Field(
         description="add an [[arrival]] with class and rate"
     )
-    route: Annotated[tuple[Route, ...], reading(partial(_each, _route, "route"))] = ()
-    join: Annotated[tuple[Join, ...], reading(partial(_each, _join, "join"))] = ()
+    route: Annotated[tuple[Route, ...], reading(partial(read_each, _route, "route"))] = ()
+    join: Annotated[tuple[Join, ...], reading(partial(read_each, _join, "join"))] = ()

@@ -17,7 +17,7 @@ import attrs
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, create_model
 
 from queuetheory_llm.errors import InvalidInput, InvalidModel
-from queuetheory_llm.exact.numbers import to_seconds
+from queuetheory_llm.exact.numbers import optional_seconds, to_seconds
 from queuetheory_llm.exact.words import shown
 
 T = TypeVar("T")
@@ -115,6 +115,41 @@ def read_text(raw: object) -> str:
     return raw
 
 
+def read_names(raw: object) -> tuple[str, ...]:
+    """A list of names."""
+    if not isinstance(raw, list) or not all(isinstance(item, str) for item in raw):
+        raise InvalidInput('is no list of names; write ["a", "b"]')
+    return tuple(raw)
+
+
+def read_name_or_names(raw: object) -> tuple[str, ...]:
+    """A name, or a list of them."""
+    return (raw,) if isinstance(raw, str) else read_names(raw)
+
+
+def read_each(read: Callable[[object], T], key: str, raw: object) -> tuple[T, ...]:
+    """The tables of ``[[key]]``, all their faults collected."""
+    if not isinstance(raw, list):
+        raise InvalidInput(f"write [[{key}]] in double brackets, once for each")
+    found, faults = [], []
+    for index, item in enumerate(raw):
+        try:
+            found.append(read(item))
+        except Faults as error:
+            faults += [((index, *where), what) for where, what in error.found]
+    if faults:
+        raise Faults(faults)
+    return tuple(found)
+
+
+def read_entry(model: type[Table], key: str, raw: object) -> Any:
+    """What a table reads under its only key; the key path of a fault begins below it."""
+    try:
+        return getattr(read_table(model, {key: raw}), key)
+    except Faults as error:
+        raise Faults([(where[1:], what) for where, what in error.found]) from None
+
+
 def read_duration(raw: object) -> Any:
     """A duration, which carries its unit in a model file."""
     if isinstance(raw, str):
@@ -150,7 +185,7 @@ def _read_field(field: attrs.Attribute[Any], raw: object) -> Any:
     if str(field.type).startswith("tuple"):
         return _read_list(field, raw)
     convert = cast("Callable[[Any], Any] | None", field.converter)
-    if convert is to_seconds:
+    if convert in (to_seconds, optional_seconds):
         convert = read_duration
     value = raw if convert is None else convert(raw)
     if field.validator is not None:

@@ -22,6 +22,7 @@ from queuetheory_llm.files.model_writer import model_text
 from queuetheory_llm.files.schema import near_word
 from queuetheory_llm.files.sweep_store import Header, SweepStore, digest
 from queuetheory_llm.files.traces.reader import read_trace
+from queuetheory_llm.model.dispatch import RANDOM
 from queuetheory_llm.model.system import System
 from queuetheory_llm.model.trace import FirstToken, Trace, TraceArrivals
 from queuetheory_llm.schedulers.policy import Scheduler
@@ -44,7 +45,7 @@ def sweep(
     horizon: Number | None = None,
     first_token: FirstToken | None = None,
     engines: int = 1,
-    dispatch: str = "random",
+    dispatch: str = RANDOM,
     n_jobs: int | None = None,
     backend: Backend = "loky",
     store: str | Path | None = None,
@@ -70,7 +71,7 @@ def sweep(
         See `simulate`.
     engines : int
         Number of equal engines at every point, at least 1.
-    dispatch : {"random", "round-robin", "token-queue"}
+    dispatch : {"random", "round-robin", "token-queue", "least-outstanding"}
         How requests are spread over several engines, see `simulate`.
     n_jobs : int, optional
         Processes of this machine; all its cores by default. The result does not depend on it. A cluster has its own.
@@ -261,7 +262,7 @@ class _Models:
         if faults:
             raise self._refusal(faults)
         workload, plan = self.system(good).workload, self.plan
-        random = plan.engines > 1 and plan.dispatch == "random"
+        random = plan.engines > 1 and plan.dispatch == RANDOM
         replayed = workload is not None and isinstance(workload.arrivals, TraceArrivals)
         if plan.seeds > 1 and replayed and not random:
             return ("a replayed trace has nothing random: its rows are the same for every seed",)

@@ -8,15 +8,18 @@ from queuetheory_llm.errors import InvalidInput, InvalidModel
 from queuetheory_llm.files import packaged
 from queuetheory_llm.files.model_file import load_model, read_document
 from queuetheory_llm.files.network_file import load_network
+from queuetheory_llm.files.workflow_file import load_workflow
 from queuetheory_llm.model.chances import memoryless_decode
 
 NETWORKS = [name for name in packaged.names() if read_document(name).is_network]
-ENGINES = [name for name in packaged.names() if name not in NETWORKS]
+WORKFLOWS = [name for name in packaged.names() if read_document(name).is_workflow]
+ENGINES = [name for name in packaged.names() if name not in (*NETWORKS, *WORKFLOWS)]
 
 
 @pytest.mark.parametrize("name", packaged.names())
 def test_every_model_loads_and_names_its_source(name):
-    model = load_network(name) if name in NETWORKS else load_model(name)
+    load = load_network if name in NETWORKS else load_workflow if name in WORKFLOWS else load_model
+    model = load(name)
     assert model.name == name
     assert model.source["title"]
     assert model.source["url"].startswith("https://")
@@ -32,6 +35,23 @@ def test_a_packaged_name_is_a_path(name):
 def test_a_network_is_no_engine(name):
     with pytest.raises(InvalidModel, match="network"):
         load_model(name)
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_a_workflow_is_no_engine_and_a_network_where_stations_can_say_what_its_instances_do(name):
+    with pytest.raises(InvalidModel, match="load_workflow"):
+        load_model(name)
+    if any(each.latency is not None for each in load_workflow(name).instances):
+        with pytest.raises(InvalidModel, match="no station of a network"):
+            load_network(name)
+    else:
+        assert load_network(name).name == name
+
+
+@pytest.mark.parametrize(("name", "kind"), [("lu-kumar", "a network"), ("hexgen-a100", "one engine")])
+def test_others_are_no_workflow(name, kind):
+    with pytest.raises(InvalidModel, match=kind):
+        load_workflow(name)
 
 
 def test_the_models_there_are():

@@ -288,17 +288,6 @@ class TestJoins:
         assert load(tmp_path, *FORK_JOIN, route("w", "a", 0.5)).joins
 
 
-@pytest.mark.parametrize(("rule", "differ"), [("token-queue", False), ("round-robin", True), ("random", False)])
-def test_turns_share_the_work_of_one_class_alone(tmp_path, rule, differ):
-    engine = '{ b_max = 60, batch_time = { law = "table", tokens = [60], seconds = [1] } }'
-    for count in (1, 2):
-        stations = f'[[station]]\nname = "s"\nengine = {engine}\ncount = {count}\ndispatch = "{rule}"\n'
-        parts = [f'[[class]]\nname = "{name}"\nstation = "s"\nprefill = 7\ndecode = 1\n' for name in "ab"]
-        (station,) = load(tmp_path, *parts, stations=stations).stations
-        assert station.shares_differ(2) == (differ and count > 1)
-        assert not station.shares_differ(1)
-
-
 def test_parallel_engines_are_the_sum_or_the_slowest(tmp_path):
     engine = '{{ b_max = {0}, batch_time = {{ law = "table", tokens = [{0}], seconds = [1] }} }}'
     engines = f"[{engine.format(60)}, {engine.format(20)}]"
