@@ -16,14 +16,14 @@ import numpy as np
 from numba.extending import register_jitable
 
 from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.kept import code_key, surroundings
 from queuetheory_llm.model.engine import Engine
-from queuetheory_llm.schedulers.array_rule import ArrayBatch, ArrayRule, ArrayView, plain
+from queuetheory_llm.schedulers.array_rule import ArrayBatch, ArrayRule, is_helper, plain
 from queuetheory_llm.schedulers.limits import BrokenLimit, checked_tokens, refusal
 from queuetheory_llm.schedulers.policy import View
 from queuetheory_llm.simulation import general_kernel as kernel
 from queuetheory_llm.simulation.clock import LAST_TICK, BatchTicks, Clock
 from queuetheory_llm.simulation.requests import Requests, Ticks
-from queuetheory_llm.simulation.rule_code import code_digest, code_key, helpers_of
 from queuetheory_llm.simulation.run import NEVER, BatchLog, Progress, Run, Series, watched
 
 _OPTIONS: dict[str, Any] = {"boundscheck": True}  # a rule that leaves its arrays is an error
@@ -68,8 +68,7 @@ _DRIVERS: dict[tuple[Any, ...], Callable[..., int]] = {}  # by the code of the r
 def _driver(rule: ArrayRule) -> Callable[..., int]:
     """`drive` with the rule in it; compiled on its first call, once for all rules of the same code.
 
-    Of the packaged rules it is kept on disk, under the digest of all the code it was made from: numba itself would not
-    see that a helper in another file changed. A user's own rules are compiled in memory.
+    Of the packaged rules it is kept on disk. A user's own rules are compiled in memory.
     """
     function = rule.function
     if not isinstance(plain(function), FunctionType):
@@ -79,10 +78,21 @@ def _driver(rule: ArrayRule) -> Callable[..., int]:
         for each in helpers_of(function):
             _make_known(each)
         packaged = function.__module__.startswith(f"{_PACKAGE}.")
-        digest = code_digest((repr(_OPTIONS), ArrayView._fields, ArrayBatch._fields, key)) if packaged else None
         form = function if hasattr(function, "py_func") else numba.njit(**_OPTIONS)(function)
-        _DRIVERS[key] = kernel.driver(form, digest)
+        _DRIVERS[key] = kernel.driver(form, packaged=packaged)
     return _DRIVERS[key]
+
+
+def helpers_of(function: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """The functions marked with `helper` that a function calls, and that those call."""
+    found: dict[int, Callable[..., Any]] = {}
+    ahead = [function]
+    while ahead:
+        for value in surroundings(plain(ahead.pop())).values():
+            if is_helper(value) and id(value) not in found:
+                found[id(value)] = value
+                ahead.append(value)
+    return list(found.values())
 
 
 @cache

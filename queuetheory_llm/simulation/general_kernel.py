@@ -399,11 +399,11 @@ def _form(view: ArrayView, parameters: NDArray[np.float64], batch: ArrayBatch) -
     raise NotImplementedError
 
 
-def driver(form: Any, digest: str | None) -> Callable[..., int]:
-    """`_drive` with a compiled rule in it; kept on disk under ``digest``, a name for all the code of the rule."""
+def driver(form: Any, *, packaged: bool) -> Callable[..., int]:
+    """`_drive` with a compiled rule in it; that of a packaged one is kept on disk."""
     function = FunctionType(_drive.__code__, {**globals(), "_form": form}, "drive")
-    function.__qualname__ = f"drive_{digest}"  # the name of numba's file, beside the stamp of this one
-    return cast("Callable[..., int]", njit(function) if digest is None else kept(function))
+    made = kept(function, of=(ArrayView, ArrayBatch, form)) if packaged else njit(function)
+    return cast("Callable[..., int]", made)
 
 
 def _drive(

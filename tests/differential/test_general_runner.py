@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from strategies import engines, request_rows
 
 from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.kept import code_digest, code_key
 from queuetheory_llm.model.batch_time import Staircase
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
@@ -22,9 +23,8 @@ from queuetheory_llm.schedulers.array_rule import ArrayRule, helper
 from queuetheory_llm.schedulers.registry import ADAPTIVE, parse_scheduler
 from queuetheory_llm.simulation import general, reference
 from queuetheory_llm.simulation.clock import LAST_TICK, Clock, generators
-from queuetheory_llm.simulation.general import run_general
+from queuetheory_llm.simulation.general import helpers_of, run_general
 from queuetheory_llm.simulation.requests import Requests
-from queuetheory_llm.simulation.rule_code import code_digest, code_key, helpers_of
 from queuetheory_llm.simulation.run import BatchLog, Run, Series
 from queuetheory_llm.simulation.runner import run
 
