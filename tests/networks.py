@@ -17,7 +17,7 @@ from queuetheory_llm.model.arrivals import (
     UniformInterval,
 )
 from queuetheory_llm.model.batch_time import Hinge, Staircase, Table
-from queuetheory_llm.model.dispatch import DISPATCH_RULES
+from queuetheory_llm.model.dispatch import STATION_RULES
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import Constant, Geometric, Poisson, Uniform
 from queuetheory_llm.model.network import FILLING, ExternalArrivals, Join, Network, Route, Station, TaskClass
@@ -118,7 +118,7 @@ def _some_station(draw, name, whole):
     return Station(
         name=name,
         engines=tuple(engines),
-        dispatch=draw.choice(DISPATCH_RULES),
+        dispatch=draw.choice(STATION_RULES),
         scheduler=draw.choice(list(FILLING)),
     )
 

@@ -26,7 +26,7 @@ from queuetheory_llm.model.arrivals import (
     RenewalArrivals,
 )
 from queuetheory_llm.model.columns import listed, names, of_type, text, tuple_of
-from queuetheory_llm.model.dispatch import DISPATCH_RULES
+from queuetheory_llm.model.dispatch import LEAST_OUTSTANDING, STATION_RULES, TOKEN_QUEUE
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.fluid_model import FluidModel
 from queuetheory_llm.model.join_faults import forks_of_joins
@@ -46,8 +46,8 @@ class Station:
     name : str
     engines : tuple of Engine
         Batch engines; empty for a classical single server.
-    dispatch : {"random", "round-robin", "token-queue"}
-        To which of several engines a task goes when it comes.
+    dispatch : {"random", "round-robin", "token-queue", "least-outstanding"}
+        To which of several engines a task goes when it comes; turns are taken class by class.
     scheduler : {"sarathi", "orca"}
         Which phase is served first in a batch, decodes or prompts: within a class, and without priorities among all.
         Both fill their batches, which the theorems on networks ask for.
@@ -58,7 +58,7 @@ class Station:
 
     name: str = attrs.field(validator=text)
     engines: tuple[Engine, ...] = attrs.field(default=(), converter=listed, validator=tuple_of(Engine))
-    dispatch: str = "token-queue"
+    dispatch: str = TOKEN_QUEUE
     scheduler: str = "sarathi"
     priority: tuple[str, ...] | None = attrs.field(
         default=None, converter=listed, validator=attrs.validators.optional(names)
@@ -67,7 +67,7 @@ class Station:
     def __attrs_post_init__(self) -> None:
         """Refuse words that are not known."""
         for key, word, known in (
-            ("dispatch", self.dispatch, DISPATCH_RULES),
+            ("dispatch", self.dispatch, STATION_RULES),
             ("scheduler", self.scheduler, tuple(FILLING)),
         ):
             if word not in known:
@@ -82,22 +82,17 @@ class Station:
     def tokens_per_s(self) -> Fraction | None:
         """Tokens per second that full batches serve while the dispatcher gives all engines work; None: classical.
 
-        F = b_max/t(b_max). Engines that tasks join by the fewest tokens serve sum F_i together. Equal shares of the
-        work load all n alike, and the slowest bounds them: n min F_i. A random choice gives equal shares of every
-        class. Turns do so of a single class, whose tasks are alike; of several they need not: where calls of 910 and
-        of 2 tokens alternate, one of two engines gets all the long ones. See `shares_differ`.
+        F = b_max/t(b_max). Engines that tasks join by the fewest tokens serve sum F_i together; those that they join by
+        the fewest tasks serve no more, and nothing proves that much (`network_doubts`). Equal shares of every class
+        load all n alike, and the slowest bounds them: n min F_i. A random choice gives them, and so do turns that are
+        taken class by class: of the first N tasks of a class every engine gets N/n, up to less than one task, and a
+        task draws its tokens from the law of its class whatever its turn, so that the tokens sent to an engine are the
+        n-th part up to o(N). The fluid limit sees the equal split alone, for turns as for a random choice.
         """
         if self.classical:
             return None
         full = [engine.b_max / engine.batch_time.seconds(engine.b_max) for engine in self.engines]
-        return sum(full, Fraction(0)) if self.dispatch == "token-queue" else len(full) * min(full)
-
-    def shares_differ(self, classes: int) -> bool:
-        """Whether engines may get unequal shares of the work of this many classes, so that `tokens_per_s` is too much.
-
-        Engines that take turns deal out tasks, not tokens.
-        """
-        return len(self.engines) > 1 and self.dispatch == "round-robin" and classes > 1
+        return sum(full, Fraction(0)) if self.dispatch in (TOKEN_QUEUE, LEAST_OUTSTANDING) else len(full) * min(full)
 
     @property
     def limited(self) -> bool:

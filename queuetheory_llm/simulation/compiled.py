@@ -14,17 +14,21 @@ by two numbers, m decodes and its pieces of prompts, and the requests in it need
 * A batch that would be formed again exactly as it is (nothing arrives that it could see, nothing finishes, no prompt
   ends) is run as many times as that holds in one step.
 
-All of it is one module because the machine code kept on disk is known by the date of the file of `advance` alone. The
-functions share the arrays of `Work`; the numbers of the state are entries of ``work.s``.
+All of it is one module because the machine code kept on disk is known by the date of the file of `advance`; the
+dispatch rules, which `join_queues` calls from `dispatching`, are told to `entry`. The functions share the arrays of
+`Work`; the numbers of the state are entries of ``work.s``.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
-from queuetheory_llm.arrays import Ints
+from queuetheory_llm.arrays import Floats, Ints
 from queuetheory_llm.kept import compiled, entry, inlined
+from queuetheory_llm.simulation import dispatching
 from queuetheory_llm.simulation.clock import LAST_TICK
+from queuetheory_llm.simulation.dispatching import Engines, choose, view_of
 
 # Orders of a rule's passes.
 PREFILL_FIRST, DECODE_FIRST, SEATS_FIRST = 0, 1, 2
@@ -45,9 +49,9 @@ ROUND, ROUND_END, TAIL, WIDTH, REACHED, FRESH, NEXT_FRESH = range(13, 20)
 CUT, DECODES, OWED, NEXT_DUE, STALE = range(20, 25)
 # gaps: entries of the two stacks, whether additions and gaps have been noted inside the tree,
 GAPS, LAGS, ADDED, TAGGED = range(25, 29)
-# the log, and tokens of the last batch.
-LOGGED, LOGGED_PIECES, LOGGED_DECODES, LAST_TOKENS = range(29, 33)
-STATE_SIZE = 33
+# the log, and tokens of the last batch and requests that end with it.
+LOGGED, LOGGED_PIECES, LOGGED_DECODES, LAST_TOKENS, LAST_DONE = range(29, 34)
+STATE_SIZE = 34
 
 # Columns of a node of the tree.
 DUE, ADD, COUNT, TAG = range(4)
@@ -815,10 +819,12 @@ def run_batch(rule: Rule, load: Load, known: int, times: Times, work: Work, watc
     s[BUSY] += repeats * length
     s[LAST] = s[NOW] = end
     s[LAST_TOKENS] = tokens
+    done = s[DONE]
     if decodes:
         end_rounds(times, work, repeats, length, end)
     if taken:
         credit_prompts(load, times, work, taken, repeats, end)
+    s[LAST_DONE] = s[DONE] - done
     return GO_ON
 
 
@@ -870,8 +876,12 @@ def replica(pool_load: Load, pool_times: Times, pool_work: Work, index: int) -> 
     return load, times, work
 
 
-@entry
-def join_token_queues(
+@partial(entry, of=dispatching.CODE)
+def join_queues(
+    dispatch: int,
+    usual: Floats,
+    seen: Engines,
+    chances: Floats,
     rule: Rule,
     load: Load,
     pool_load: Load,
@@ -884,14 +894,13 @@ def join_token_queues(
     engine_of: Ints,
     first: int,
 ) -> tuple[int, int]:
-    """Send each request from ``first`` on to the engine with the fewest tokens present, the first of equals.
+    """Send each request from ``first`` on to the engine that a dispatch rule chooses.
 
-    A token is present until the batch that serves it ends. ``sent`` and ``tokens`` count what each engine was sent.
-    Returns why it stopped and the request it stopped at.
+    A token is present until the batch that serves it ends, a request until that of its last. ``sent`` and ``tokens``
+    count what each engine was sent. Returns why it stopped and the request it stopped at.
     """
     for request in range(first, load.arrival.size):
         now = load.arrival[request]
-        chosen, fewest = 0, NEVER_DUE
         for engine in range(sent.size):
             s = pool_work.s[engine]
             if sent[engine] == pool_load.arrival.shape[1]:
@@ -901,11 +910,12 @@ def join_token_queues(
                 status = advance(rule, queue, sent[engine], times, work, watch, log, now, NEVER_DUE)
                 if status != FINISHED and status != STOPPED:
                     return status, request
-            present = tokens[engine] - s[SERVED]
+            seen.tokens[engine] = tokens[engine] - s[SERVED]
+            seen.outstanding[engine] = sent[engine] - s[DONE]
             if s[LAST] > now:
-                present += s[LAST_TOKENS]
-            if present < fewest:
-                chosen, fewest = engine, present
+                seen.tokens[engine] += s[LAST_TOKENS]
+                seen.outstanding[engine] += s[LAST_DONE]
+        chosen = choose(dispatch, view_of(seen, request, chances[request]), usual)
         place = sent[chosen]
         pool_load.arrival[chosen, place] = now
         pool_load.prefill[chosen, place] = load.prefill[request]

@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 import attrs
 import numpy as np
 
+from queuetheory_llm.dispatch.registry import DISPATCH_RULES, require_dispatch
 from queuetheory_llm.errors import InfeasibleRequest, InvalidInput, NotConverged
 from queuetheory_llm.exact.numbers import Number, exact_text, require_whole, to_seconds
 from queuetheory_llm.model.arrivals import PoissonArrivals, SlottedArrivals
-from queuetheory_llm.model.dispatch import require_dispatch, require_engines
+from queuetheory_llm.model.dispatch import RANDOM, require_engines
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import RequestLengths
 from queuetheory_llm.model.trace import FirstToken, Trace, TraceArrivals
@@ -149,7 +150,7 @@ def simulate(
     workload: Workload,
     *,
     engines: int = 1,
-    dispatch: str = "random",
+    dispatch: str = RANDOM,
     horizon: Number | None = None,
     seed: int = 0,
     replications: int = 1,
@@ -169,7 +170,7 @@ def simulate(
         With an arrival process; the replay of a trace is that of `simulate_trace`.
     engines : int
         Number of equal engines, at least 1.
-    dispatch : {"random", "round-robin", "token-queue"}
+    dispatch : {"random", "round-robin", "token-queue", "least-outstanding"}
         How requests are spread over several engines, see `replicas`.
     horizon : number or duration, optional
         Seconds; requests arrive, and batches start, strictly before it. See `default_horizon`.
@@ -241,7 +242,7 @@ def simulate_trace(
     trace: Trace,
     *,
     engines: int = 1,
-    dispatch: str = "random",
+    dispatch: str = RANDOM,
     horizon: Number | None = None,
     seed: int = 0,
     first_token: FirstToken = "engine",
@@ -352,12 +353,12 @@ class _Runner:
 
     @property
     def apart(self) -> bool:
-        """Whether engines are scored one by one; behind the shortest token queue several are one queue."""
-        return self.cluster.count == 1 or self.cluster.dispatch != "token-queue"
+        """Whether engines are scored one by one; behind a dispatcher that sees their queues they are one queue."""
+        return self.cluster.count == 1 or DISPATCH_RULES[self.cluster.dispatch].oblivious
 
     def _scores(self, total: Run, engines: list[Evidence | Doubt]) -> list[Evidence | Doubt]:
         """The independent scores that one run brings."""
-        if self.cluster.count == 1 or (self.independent and self.cluster.dispatch == "random"):
+        if self.cluster.count == 1 or (self.independent and self.cluster.dispatch == RANDOM):
             return engines
         whole = score(total)
         return [_together(engines, whole) if engines else whole]

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from queuetheory_llm.arrays import Floats
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.schedulers.policy import Pass, Policy
 from queuetheory_llm.simulation import compiled as core
+from queuetheory_llm.simulation import dispatching
 from queuetheory_llm.simulation.clock import LAST_TICK, Clock, tick_table
 from queuetheory_llm.simulation.requests import Requests, Ticks, sealed
 from queuetheory_llm.simulation.run import NEVER, BatchLog, Progress, Run, Series, watched
@@ -48,8 +50,18 @@ def run(
     return machine.result(logs)
 
 
-def join_token_queues(engine: Engine, policy: Policy, requests: Requests, clock: Clock, count: int) -> Ticks:
-    """The engine, from 0, of each request when it joins the shortest of ``count`` queues counted in tokens.
+def join_queues(
+    engine: Engine, policy: Policy, requests: Requests, clock: Clock, count: int, dispatch: str, chances: Floats
+) -> Ticks:
+    """The engine, from 0, of each request when a rule of `STATION_RULES` sends it to one of ``count``.
+
+    Parameters
+    ----------
+    engine, policy, requests, clock, count
+        As in `replicas.run_replicas`.
+    dispatch : str
+    chances : float array of shape (n,)
+        A uniform number for each request, for a rule that tosses.
 
     Returns
     -------
@@ -59,12 +71,28 @@ def join_token_queues(engine: Engine, policy: Policy, requests: Requests, clock:
     load = _load(engine, requests, clock, rule)
     engine_of = np.zeros(len(requests), dtype=np.int64)
     sent, tokens = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    number = dispatching.NUMBERS[dispatch]
+    seen = dispatching.engines(count)
     watch = core.Watch(np.zeros(0, dtype=np.int64), np.zeros((5, 0), dtype=np.int64))
     room, first = max(16, 2 * len(requests) // count), 0
     queues, times, work = _pool(rule, load, room, count)
     while True:
-        status, first = core.join_token_queues(
-            rule, load, queues, times, work, watch, _log(rule, 0), sent, tokens, engine_of, first
+        status, first = core.join_queues(
+            number,
+            dispatching.PARAMETERS,
+            seen,
+            chances,
+            rule,
+            load,
+            queues,
+            times,
+            work,
+            watch,
+            _log(rule, 0),
+            sent,
+            tokens,
+            engine_of,
+            first,
         )
         if status == core.FINISHED:
             return engine_of

@@ -13,23 +13,26 @@ full, and Python mends it.
 
 What is called at every hop is inlined: a call would copy the addresses and shapes of all the arrays.
 
-All of it is one module because the machine code kept on disk is known by the date of the file of `advance` alone.
+All of it is one module because the machine code kept on disk is known by the date of the file of `advance`; what it
+calls from elsewhere, the dispatch rules and the tree of ends, is told to `entry`.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from queuetheory_llm.arrays import Floats, Ints
+from queuetheory_llm.dispatch.view import DispatchView
 from queuetheory_llm.kept import compiled, entry, inlined
+from queuetheory_llm.simulation.dispatching import CODE, choose
 from queuetheory_llm.simulation.network_run import ENTERS, FINE, LEAVES, STARTS
+from queuetheory_llm.simulation.next_ends import earliest, end_of, set_end
 
 # Rules of a station: one group of all tasks; classes in a fixed order; classes by back-pressure.
 FIRST_COME, PRIORITY, BACK_PRESSURE = 0, 1, 2
-# Dispatchers.
-RANDOM, ROUND_ROBIN, TOKEN_QUEUE = 0, 1, 2
 # Why `advance` returned: which stream is used up, what is full, what is wrong.
 GO_ON, FINISHED, SERVICES, ROUTES, ENGINES, POOL_FULL, LOG_FULL, OVERFLOW, NO_SIBLING = range(9)
 NONE = -1
@@ -52,9 +55,9 @@ BRANCHES, SIZE, OUTER = range(3)
 FORK_SIZE = 3
 # Columns of a server: group in service, tokens of the batch, begin of it, those done (first, last), those whose prompt
 # is done (first, last), whether it must decide; batches or periods begun, ticks it has worked, tokens or ticks of work
-# there and ever brought.
-GROUP, BATCH, SINCE, DONE, LAST_DONE, READY, LAST_READY, MUST_DECIDE, STARTED, BUSY, WORK, BROUGHT = range(12)
-SERVER_SIZE = 12
+# there and ever brought, tasks there.
+GROUP, BATCH, SINCE, DONE, LAST_DONE, READY, LAST_READY, MUST_DECIDE, STARTED, BUSY, WORK, BROUGHT, THERE = range(13)
+SERVER_SIZE = 13
 
 _FINE_BITS = FINE.bit_length()
 
@@ -66,6 +69,11 @@ class Net(NamedTuple):
     decode_first: Ints
     rule: Ints
     dispatch: Ints
+    tosses: Ints
+    seconds: Floats
+    nothing: Floats
+    shares: Floats
+    usual: Floats
     first_server: Ints
     first_order: Ints
     order: Ints
@@ -145,7 +153,7 @@ class Watch(NamedTuple):
     highest: Ints
 
 
-# --- lists, the tree, notes -------------------------------------------------------------------------------------------
+# --- lists, notes -----------------------------------------------------------------------------------------------------
 
 
 @inlined
@@ -180,39 +188,6 @@ def append_own(state: State, server: int, first: int, last: int, task: int) -> N
     else:
         state.tasks[state.servers[server, last], NEXT] = task
     state.servers[server, last] = task
-
-
-@inlined
-def set_end(state: State, server: int, tick: int) -> None:
-    """Set the next completion of a server."""
-    ends = state.ends
-    node = ends.size // 2 + server
-    ends[node] = tick
-    node >>= 1
-    while node > 0:
-        least = min(ends[2 * node], ends[2 * node + 1])
-        if ends[node] == least:
-            break
-        ends[node] = least
-        node >>= 1
-
-
-@inlined
-def earliest(state: State) -> int:
-    """The first server whose completion is the next."""
-    ends = state.ends
-    node, width = 1, ends.size // 2
-    while node < width:
-        node *= 2
-        if ends[node] != ends[1]:
-            node += 1
-    return node - width
-
-
-@inlined
-def end_of(state: State, server: int) -> int:
-    """The next completion of a server."""
-    return state.ends[state.ends.size // 2 + server]
 
 
 @inlined
@@ -294,22 +269,27 @@ def free_fork(state: State, fork: int) -> None:
 
 
 @compiled
-def dispatch(net: Net, streams: Streams, state: State, s: int) -> int:
-    """The engine of station s that a task is sent to."""
-    first = net.first_server[s]
-    engines = net.first_server[s + 1] - first
-    if net.dispatch[s] == RANDOM:
+def dispatch(net: Net, streams: Streams, state: State, k: int) -> int:
+    """The engine that a task of class k is sent to."""
+    s = net.at[k]
+    first, end = net.first_server[s], net.first_server[s + 1]
+    chance = 0.0
+    if net.tosses[s] != 0:
         chance = streams.engine[s, streams.used_engines[s]]
         streams.used_engines[s] += 1
-        return first + int(chance * engines)
-    if net.dispatch[s] == ROUND_ROBIN:
-        state.turn[s] += 1
-        return first + (state.turn[s] - 1) % engines
-    best = first
-    for server in range(first + 1, first + engines):
-        if state.servers[server, WORK] < state.servers[best, WORK]:
-            best = server
-    return best
+    view = DispatchView(
+        k,
+        net.seconds[first:end],
+        net.nothing[first:end],
+        state.servers[first:end, THERE],
+        state.servers[first:end, WORK],
+        net.nothing[first:end],
+        state.turn[k],
+        net.shares[first:end],
+        chance,
+    )
+    state.turn[k] += 1
+    return first + choose(net.dispatch[s], view, net.usual)
 
 
 @inlined
@@ -326,7 +306,7 @@ def enter(net: Net, streams: Streams, state: State, log: Ints) -> int:
     classical, server = net.classical[station], net.first_server[station]
     passes = classical == 0 and first + second == 0
     many = net.first_server[station + 1] - server > 1 and not passes
-    if many and net.dispatch[station] == RANDOM and streams.used_engines[station] == streams.engine.shape[1]:
+    if many and net.tosses[station] != 0 and streams.used_engines[station] == streams.engine.shape[1]:
         s[ASKED] = station
         return ENGINES
     streams.used_services[k] = used + 1
@@ -342,7 +322,7 @@ def enter(net: Net, streams: Streams, state: State, log: Ints) -> int:
     tasks[task, PLACE] = s[ORDER]
     s[ORDER] += 1
     if many:
-        server = dispatch(net, streams, state, station)
+        server = dispatch(net, streams, state, k)
     which = 3 * (net.first_list[server] + net.group[k])
     if classical == 0:
         s[TOKENS] += first + second
@@ -350,9 +330,10 @@ def enter(net: Net, streams: Streams, state: State, log: Ints) -> int:
         if first == 0:
             which += 2
     append(state, which, task)
+    state.servers[server, THERE] += 1
     state.servers[server, WORK] += first + second
     state.servers[server, BROUGHT] += first + second
-    if classical != 0 or end_of(state, server) == NEVER_DUE:
+    if classical != 0 or end_of(state.ends, server) == NEVER_DUE:
         decide_later(state, server)
     return GO_ON
 
@@ -461,16 +442,20 @@ def complete(net: Net, state: State, server: int) -> None:
         task = state.lists[which, 0]
         take_out(state, which, NONE, task)
         state.tasks[task, NEXT] = NONE
+        servers[server, THERE] -= 1
         servers[server, WORK] -= state.tasks[task, LEFT]
         servers[server, GROUP] = NONE
         s[MOVING] = task
     else:
         servers[server, WORK] -= servers[server, BATCH]
         s[TOKENS] -= servers[server, BATCH]
-        s[MOVING] = servers[server, DONE]
+        task = s[MOVING] = servers[server, DONE]
         servers[server, DONE] = NONE
+        while task != NONE:
+            servers[server, THERE] -= 1
+            task = state.tasks[task, NEXT]
     servers[server, BUSY] += s[NOW] - servers[server, SINCE]
-    set_end(state, server, NEVER_DUE)
+    set_end(state.ends, server, NEVER_DUE)
     decide_later(state, server)
 
 
@@ -533,7 +518,7 @@ def turn_to(net: Net, state: State, server: int, log: Ints) -> int:
         servers[server, BUSY] += elapsed
     servers[server, GROUP] = group
     if group == NONE:
-        set_end(state, server, NEVER_DUE)
+        set_end(state.ends, server, NEVER_DUE)
         return GO_ON
     task = state.lists[3 * (net.first_list[server] + group), 0]
     return start(state, server, state.tasks[task, LEFT], state.tasks[task, CLASS], log)
@@ -547,7 +532,7 @@ def start(state: State, server: int, ticks: int, what: int, log: Ints) -> int:
     servers[server, STARTED] += 1
     if now + ticks >= NEVER_DUE:
         return OVERFLOW
-    set_end(state, server, now + ticks)
+    set_end(state.ends, server, now + ticks)
     note(state, log, STARTS, server, what)
     return GO_ON
 
@@ -655,7 +640,7 @@ def decide(net: Net, state: State, server: int, log: Ints) -> int:
     """A free engine forms a batch, a classical server turns to the class it should serve."""
     if net.classical[net.station[server]] != 0:
         return turn_to(net, state, server, log)
-    if end_of(state, server) != NEVER_DUE:
+    if end_of(state.ends, server) != NEVER_DUE:
         return GO_ON
     return start_batch(net, state, server, log)
 
@@ -694,7 +679,7 @@ def see(net: Net, state: State, watch: Watch) -> None:
     for server in range(state.servers.shape[0]):
         station = net.station[server]
         watch.work[station, at] += state.servers[server, WORK]
-        if net.classical[station] != 0 and end_of(state, server) != NEVER_DUE:
+        if net.classical[station] != 0 and end_of(state.ends, server) != NEVER_DUE:
             watch.work[station, at] -= tick - state.servers[server, SINCE]
     watch.tokens[at] = s[TOKENS]
     watch.highest[at] = s[HIGHEST]
@@ -719,7 +704,7 @@ def next_tick(net: Net, load: Load, state: State, watch: Watch, until: int) -> i
     return GO_ON
 
 
-@entry
+@partial(entry, of=(*CODE, set_end, earliest, end_of))
 def advance(
     net: Net, load: Load, streams: Streams, state: State, watch: Watch, log: Ints, everywhere: bool, until: int
 ) -> int:
@@ -734,7 +719,7 @@ def advance(
             else:
                 status = leave(net, load, streams, state, log)
         elif state.ends[1] == s[NOW]:
-            complete(net, state, earliest(state))
+            complete(net, state, earliest(state.ends))
             status = GO_ON
         elif s[COME] < load.ticks.size and load.ticks[s[COME]] == s[NOW]:
             if s[FREE_COUNT] < 1:

@@ -20,13 +20,14 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, count
-from operator import attrgetter
 from typing import Any
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from queuetheory_llm.dispatch.registry import to_dispatcher
+from queuetheory_llm.dispatch.view import DispatchView
 from queuetheory_llm.errors import AssumptionViolated
 from queuetheory_llm.model.network import FILLING, Network, Route
 from queuetheory_llm.schedulers.class_order import NetworkPolicy
@@ -143,7 +144,7 @@ class _Machine:
         self.number = {each.name: k for k, each in enumerate(network.classes)}
         self.join = {name: join for join in network.joins for name in join.classes}
         self.servers = _servers(network, clock)
-        self.turn = [0] * len(network.stations)
+        self.turn = [0] * size
         self.streams = _Streams(draws)
         self.now = 0
         self.moves: deque[tuple[_Task, bool]] = deque()  # who moves next, and whether it comes or goes
@@ -224,23 +225,32 @@ class _Machine:
             return
         else:
             task.prompt, task.decode = first, second
-        server = self._send(self.station[k])
+        server = self._send(k)
         server.queue.append(task)
         server.brought += task.work
         self.highest = max(self.highest, self._tokens())
 
-    def _send(self, s: int) -> _Server:
-        """The engine that the dispatcher of a station chooses."""
+    def _send(self, k: int) -> _Server:
+        """The engine that the dispatcher of its station chooses for a task of class k."""
+        s = self.station[k]
         engines = [server for server in self.servers if server.station == s]
         if len(engines) == 1:
             return engines[0]
-        rule = self.network.stations[s].dispatch
-        if rule == "random":
-            return engines[int(self.streams.engine(s) * len(engines))]
-        if rule == "round-robin":
-            self.turn[s] += 1
-            return engines[(self.turn[s] - 1) % len(engines)]
-        return min(engines, key=attrgetter("work"))
+        to = to_dispatcher(self.network.stations[s].dispatch)
+        nothing, size = np.zeros(len(engines)), len(engines)
+        view = DispatchView(
+            stage=k,
+            seconds=np.ones(size),
+            queued=nothing,
+            outstanding=np.array([len(server.queue) for server in engines]),
+            tokens=np.array([float(server.work) for server in engines]),
+            assigned=nothing,
+            turn=self.turn[k],
+            shares=np.full(size, 1 / size),
+            chance=self.streams.engine(s) if to.rule.tosses else 0.0,
+        )
+        self.turn[k] += 1
+        return engines[to.rule.choose(view, to.parameters)]
 
     def _leave(self, task: _Task) -> None:
         k = task.k

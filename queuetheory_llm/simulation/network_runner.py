@@ -12,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from queuetheory_llm.dispatch.registry import DISPATCH_RULES
 from queuetheory_llm.errors import AssumptionViolated, InvalidInput
 from queuetheory_llm.model.network import FILLING, Network
 from queuetheory_llm.schedulers.back_pressure import BackPressure
@@ -19,6 +20,7 @@ from queuetheory_llm.schedulers.class_order import ClassOrder, NetworkPolicy
 from queuetheory_llm.schedulers.class_priority import ClassPriority
 from queuetheory_llm.simulation import network_kernel as core
 from queuetheory_llm.simulation.clock import Clock, tick_table
+from queuetheory_llm.simulation.dispatching import NUMBERS, PARAMETERS
 from queuetheory_llm.simulation.network_draws import BLOCK, Draws
 from queuetheory_llm.simulation.network_run import BINS, NetworkRun, NetworkSeries, no_sibling
 from queuetheory_llm.simulation.requests import Ticks, sealed
@@ -29,7 +31,6 @@ T = TypeVar("T")
 _TASKS = 1 << 10  # room at first
 _LOG = 1 << 14  # events that are held before they are put aside
 _NO_LIMIT = 2**62
-DISPATCHERS = {"random": core.RANDOM, "round-robin": core.ROUND_ROBIN, "token-queue": core.TOKEN_QUEUE}
 
 
 def run(
@@ -182,7 +183,12 @@ def _net(network: Network, policy: NetworkPolicy, clock: Clock) -> core.Net:
         classical=_ints(station.classical for station in stations),
         decode_first=_ints(FILLING[station.scheduler] == "decode" for station in stations),
         rule=_ints(rules),
-        dispatch=_ints(DISPATCHERS[station.dispatch] for station in stations),
+        dispatch=_ints(NUMBERS[station.dispatch] for station in stations),
+        tosses=_ints(DISPATCH_RULES[station.dispatch].tosses for station in stations),
+        seconds=np.ones(len(servers)),
+        nothing=np.zeros(len(servers)),
+        shares=_floats(1 / max(1, len(stations[s].engines)) for s in servers),
+        usual=PARAMETERS,
         first_server=first_server,
         first_order=first_order,
         order=_ints(order),
@@ -237,7 +243,7 @@ def _streams(classes: int, stations: int) -> core.Streams:
 
 def _state(net: core.Net, classes: int) -> core.State:
     """The empty network at time 0."""
-    servers, stations = net.station.size, net.classical.size
+    servers = net.station.size
     s = np.zeros(core.STATE_SIZE, dtype=np.int64)
     s[[core.MOVING, core.FREE, core.FORK]] = core.NONE, 0, 0
     s[[core.FREE_COUNT, core.FORK_COUNT]] = _TASKS
@@ -253,7 +259,7 @@ def _state(net: core.Net, classes: int) -> core.State:
         ends=np.full(2 * width, core.NEVER_DUE, dtype=np.int64),
         servers=of_servers,
         changed=np.zeros(servers, dtype=np.int64),
-        turn=np.zeros(stations, dtype=np.int64),
+        turn=np.zeros(classes, dtype=np.int64),
         present=np.zeros(classes, dtype=np.int64),
         arrived=np.zeros(classes, dtype=np.int64),
         served=np.zeros(classes, dtype=np.int64),

@@ -30,15 +30,7 @@ from queuetheory_llm.model.network import Network
 from queuetheory_llm.result import Result
 from queuetheory_llm.schedulers.class_order import network_policy
 from queuetheory_llm.simulation.clock import Clock
-from queuetheory_llm.simulation.evidence import (
-    BATCHES_A_WINDOW,
-    WINDOWS,
-    Evidence,
-    grows,
-    growth_score,
-    return_ratio,
-    returns,
-)
+from queuetheory_llm.simulation.evidence import Evidence, grows, returns
 from queuetheory_llm.simulation.network_draws import Draws, network_clock
 from queuetheory_llm.simulation.network_run import NetworkRun, bin_edges
 from queuetheory_llm.simulation.peaks import FALL, peak_ratios, peaks_between_falls
@@ -354,22 +346,8 @@ def _measure(runs: Sequence[NetworkRun], doubt: str | None) -> tuple[Verdict, st
 
 
 def _evidence(run: NetworkRun) -> Evidence:
-    """The scores of `evidence` of the mean work; the flags that speak of one engine alone are off."""
-    step = 3 * INTERVALS // (4 * WINDOWS)
-    level = mean_work(run)[INTERVALS - step * WINDOWS :: step]
-    services = int(run.started.sum())
-    return Evidence(
-        seconds=run.clock.seconds(run.until),
-        batches=services,
-        growth=growth_score(level, level),
-        increment=float(level[-1] - level[0]),
-        least_third=float(np.diff(level[:: WINDOWS // 3]).min()),
-        idle=False,
-        ratio=1.0 if services < BATCHES_A_WINDOW * WINDOWS else return_ratio(level),
-        bounded=False,
-        light=False,
-        pressed=False,
-    )
+    """The scores of `evidence` of the mean work."""
+    return Evidence.of_level(mean_work(run), seconds=run.clock.seconds(run.until), services=int(run.started.sum()))
 
 
 def _slope(runs: Sequence[NetworkRun]) -> WorkGrowth:

@@ -1,8 +1,7 @@
 """Equal engines behind a dispatcher that sends each request, when it arrives, to one of them for good.
 
-*random*: each engine with equal probability. *round-robin*: in turn. *token-queue*: to the engine with the fewest
-tokens present (Dai et al. 2025, section 5.1); a token is present until the batch that serves it ends, and the first of
-equals is taken.
+The rules are those of `dispatch` that look at queues alone. A token is present until the batch that serves it ends, a
+request until that of its last token.
 """
 
 from __future__ import annotations
@@ -14,17 +13,15 @@ from typing import Any
 import attrs
 import numpy as np
 
+from queuetheory_llm.dispatch.registry import DISPATCH_RULES, require_dispatch
 from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.model.dispatch import DISPATCH_RULES, require_dispatch, require_engines
+from queuetheory_llm.model.dispatch import require_engines
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
 from queuetheory_llm.simulation.clock import Clock
 from queuetheory_llm.simulation.requests import Requests, Ticks
 from queuetheory_llm.simulation.run import NEVER, Progress, Run, Series, watched
 from queuetheory_llm.simulation.runner import run
-
-#: Chooses an engine, by number from 0, for each request.
-Dispatcher = Callable[[Engine, Scheduler, Requests, Clock, int, np.random.Generator], Ticks]
 
 #: Told the number of an engine and its run.
 Told = Callable[[int, Run], None]
@@ -34,32 +31,27 @@ _CLOCKS = ("batches", "busy")  # a request sees the batches of one engine
 _PER_REQUEST = ("begin", "first_decode", "last_prefill", "finish", "longest_gap")
 
 
-def _random(
-    engine: Engine, scheduler: Scheduler, requests: Requests, clock: Clock, count: int, rng: np.random.Generator
+def _sent(
+    dispatch: str,
+    engine: Engine,
+    scheduler: Scheduler,
+    requests: Requests,
+    clock: Clock,
+    count: int,
+    rng: np.random.Generator,
 ) -> Ticks:
-    del engine, scheduler, clock
-    return rng.integers(count, size=len(requests))
+    """The engine, by number from 0, of each request."""
+    rule = DISPATCH_RULES[dispatch]
+    chances = rng.random(len(requests)) if rule.tosses else np.zeros(len(requests))
+    if rule.oblivious:
+        from queuetheory_llm.simulation import dispatching  # loads numba
 
-
-def _round_robin(
-    engine: Engine, scheduler: Scheduler, requests: Requests, clock: Clock, count: int, rng: np.random.Generator
-) -> Ticks:
-    del engine, scheduler, clock, rng
-    return np.arange(len(requests), dtype=np.int64) % count
-
-
-def _token_queue(
-    engine: Engine, scheduler: Scheduler, requests: Requests, clock: Clock, count: int, rng: np.random.Generator
-) -> Ticks:
-    del rng
+        return dispatching.sent(dispatch, count, chances)
     if not isinstance(scheduler, Policy):
-        raise InvalidInput(f"dispatch: token-queue knows the rules of the policy space only, not {scheduler.name}")
+        raise InvalidInput(f"dispatch: {dispatch} knows the rules of the policy space only, not {scheduler.name}")
     from queuetheory_llm.simulation import kernel  # loads numba
 
-    return kernel.join_token_queues(engine, scheduler, requests, clock, count)
-
-
-_DISPATCHERS: dict[str, Dispatcher] = dict(zip(DISPATCH_RULES, (_random, _round_robin, _token_queue), strict=True))
+    return kernel.join_queues(engine, scheduler, requests, clock, count, dispatch, chances)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -102,9 +94,9 @@ def run_replicas(
         As in `reference.run`.
     count : int
         Number of engines, 1 to `MOST_ENGINES`.
-    dispatch : {"random", "round-robin", "token-queue"}
+    dispatch : {"random", "round-robin", "token-queue", "least-outstanding"}
     rng : numpy.random.Generator
-        Used by the random dispatch alone.
+        Used by dispatch rules that toss.
     told : callable, optional
         Told the number, from 0, and the run of each engine when it has finished, with its own requests; runs are not
         kept, so that thousands of engines need no memory of their own.
@@ -123,7 +115,7 @@ def run_replicas(
         if told is not None:
             told(0, alone)
         return Replicas(engine_of=np.zeros(len(requests), dtype=np.int64), total=alone)
-    engine_of = _DISPATCHERS[dispatch](engine, scheduler, requests, clock, count, rng)
+    engine_of = _sent(dispatch, engine, scheduler, requests, clock, count, rng)
     ticks = watched(requests, until) if watch is None else watch
     total = _Total(requests, clock, until, ticks, count)
     order = np.argsort(engine_of, kind="stable")

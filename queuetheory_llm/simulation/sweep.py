@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import attrs
 
 from queuetheory_llm import __version__
+from queuetheory_llm.dispatch.registry import require_dispatch
 from queuetheory_llm.errors import InvalidInput, QueueTheoryError
 from queuetheory_llm.exact.numbers import Number, require_whole, to_seconds
-from queuetheory_llm.model.dispatch import require_dispatch, require_engines
+from queuetheory_llm.model.dispatch import RANDOM, require_engines
 from queuetheory_llm.model.system import System
 from queuetheory_llm.model.trace import FirstToken
 from queuetheory_llm.result import Result, html_table
@@ -95,7 +96,7 @@ class Plan:
     horizon: Fraction | None
     first_token: FirstToken | None
     engines: int = 1
-    dispatch: str = "random"
+    dispatch: str = RANDOM
 
     @classmethod
     def of(
@@ -107,7 +108,7 @@ class Plan:
         horizon: Number | None,
         first_token: FirstToken | None,
         engines: int = 1,
-        dispatch: str = "random",
+        dispatch: str = RANDOM,
     ) -> Plan:
         """From what a user gives.
 
@@ -206,7 +207,7 @@ class Task:
     horizon: Fraction | None
     first_token: FirstToken | None
     engines: int = 1
-    dispatch: str = "random"
+    dispatch: str = RANDOM
     version: str = __version__
 
 

@@ -15,6 +15,7 @@ import attrs
 from queuetheory_llm.errors import InfeasibleRequest, InvalidInput
 from queuetheory_llm.exact.numbers import exact_text
 from queuetheory_llm.exact.rounding import lower_limit, upper_limit
+from queuetheory_llm.model.dispatch import RANDOM
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.result import Result
@@ -336,9 +337,9 @@ def capacity(
 ) -> CapacityAnswer:
     """The largest stable requests/s of each scheduler on one engine or on several behind a dispatcher.
 
-    Several engines are dispatched to at random, equally, unless ``dispatch`` ("random", "round-robin", "token-queue")
-    and ``split`` say otherwise. A ``solver`` finds the thresholds in place of `threshold`, on one engine and
-    of any rule, adaptive ones by name too; what moves them is then not looked for.
+    Several engines are dispatched to at random, equally, unless ``dispatch`` (see `parallel_threshold`) and ``split``
+    say otherwise. A ``solver`` finds the thresholds in place of `threshold`, on one engine and of any rule, adaptive
+    ones by name too; what moves them is then not looked for.
 
     Examples
     --------
@@ -368,13 +369,13 @@ def capacity(
             levers.append(())
             continue
         policy = to_policy(rule)
-        results.append(parallel_threshold(machines, policy, workload, dispatch or "random", split=split))
+        results.append(parallel_threshold(machines, policy, workload, dispatch or RANDOM, split=split))
         levers.append(_levers(machines[0], policy, workload) if single else ())
     return CapacityAnswer(
         title=title,
         engines=machines,
         workload=workload,
-        dispatch=None if single else dispatch or "random",
+        dispatch=None if single else dispatch or RANDOM,
         results=tuple(results),
         levers=tuple(levers),
         notes=(*notes, *workload.notes, *(f"{r.scheduler}: {note}" for r in results for note in r.notes)),

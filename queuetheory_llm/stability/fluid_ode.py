@@ -215,7 +215,9 @@ def ode_path(
         raise InvalidInput(f"tolerance: {error:g} is outside 1e-13 .. 0.001; leave it at {TOLERANCE:g}")
     for number in cyclic_joins(model):
         raise AssumptionViolated(
-            f"the join into {model.classes[model.joins[number][1]]} is inside a cycle; a fluid path needs joins outside"
+            f"the join into {model.classes[model.joins[number][1]]} is inside a cycle; a fluid path needs joins "
+            "outside: of a workflow give the stages that a retry repeats one call each and none side by side, or ask "
+            "qt-llm dispatch, which runs it as it is"
         )
     _require_searchable(model)
     begin = np.array([float(tasks) for tasks in read_state(model, start)])

@@ -20,6 +20,7 @@ from queuetheory_llm.model.arrivals import (
     RenewalArrivals,
     WeibullInterval,
 )
+from queuetheory_llm.model.dispatch import LEAST_OUTSTANDING, RANDOM, ROUND_ROBIN, TOKEN_QUEUE
 from queuetheory_llm.model.fluid_model import FluidModel
 from queuetheory_llm.model.network import Network, Station
 from queuetheory_llm.stability.answers import memory_notes
@@ -38,13 +39,13 @@ _SHARES = (
     "each of its engines gets a share of the tasks, whatever its queue, so that one may idle while another is behind; "
     "make every engine a station of its own, or dispatch to the fewest tokens"
 )
-_TURNS = (
-    "its engines take turns, and of several classes one engine may get all the long calls; dispatch to the fewest "
-    "tokens, or at random"
-)
 _UNEQUAL = (
     "its engines differ in speed and tasks come back, so that the faster one may idle while the slower works off the "
     "tokens it has been given; make every engine a station of its own, or use equal ones"
+)
+_COUNTED = (
+    "its dispatcher levels the number of tasks and not their tokens, so that one engine may idle while another is "
+    "behind; dispatch to the fewest tokens"
 )
 _PROMPTS_FIRST = (
     "serves prompts first, so that tasks gather between prefill and decode, which the fluid model of whole tasks does "
@@ -70,8 +71,8 @@ def group_doubt(network: Network, group: Sequence[int], part: FluidModel) -> str
     (station,), classes = stations, len(part.classes)
     if station.limited:
         return f"{station.name}: {_LIMITED}"
-    if station.shares_differ(classes):
-        return f"{station.name}: {_TURNS}"
+    if _counted(station):
+        return f"{station.name}: {_COUNTED}"
     if _unequal(station) and classes > 1 and any(part.routing):
         return f"{station.name}: {_UNEQUAL}"
     # Of a single class that comes back its engines are a generalised Jackson network.
@@ -94,7 +95,7 @@ def _unequal(station: Station) -> bool:
     They are not one server even from equal queues: the faster empties its own, and the next task decides where it goes
     only when it comes.
     """
-    return station.dispatch == "token-queue" and len(set(map(full_batch_rate, station.engines))) > 1
+    return station.dispatch == TOKEN_QUEUE and len(set(map(full_batch_rate, station.engines))) > 1
 
 
 def _among_others(stations: Sequence[Station]) -> str | None:
@@ -103,6 +104,8 @@ def _among_others(stations: Sequence[Station]) -> str | None:
             return f"{station.name}: {_LIMITED}"
         if station.engines and station.scheduler == "orca":
             return f"{station.name}: {_PROMPTS_FIRST}"
+        if _counted(station):
+            return f"{station.name}: {_COUNTED}"
         if _shared(station):
             return f"{station.name}: {_SHARES}"
         if _unequal(station):
@@ -112,18 +115,22 @@ def _among_others(stations: Sequence[Station]) -> str | None:
 
 def _shared(station: Station) -> bool:
     """Whether a task goes to one of several engines whatever their queues."""
-    return len(station.engines) > 1 and station.dispatch != "token-queue"
+    return len(station.engines) > 1 and station.dispatch in (RANDOM, ROUND_ROBIN)
 
 
-def load_binds(station: Station, classes: int) -> bool:
-    """Whether a load above 1 is too much in every order of service of ``classes`` classes.
+def _counted(station: Station) -> bool:
+    """Whether a task goes to the one of several engines that has the fewest tasks."""
+    return len(station.engines) > 1 and station.dispatch == LEAST_OUTSTANDING
 
-    Batches that k_max keeps from filling may serve more tokens a second than full ones; turns may give the slowest
-    engine less than its share.
+
+def load_binds(station: Station) -> bool:
+    """Whether a load above 1 is too much in every order of service.
+
+    Batches that k_max keeps from filling may serve more tokens a second than full ones, and so may an engine that has
+    few tokens because it has many short tasks.
     """
-    if station.shares_differ(classes) and len(set(map(full_batch_rate, station.engines))) > 1:
-        return False
-    return not station.limited or all(token_capacity(engine).filling_is_optimal for engine in station.engines)
+    filled = not station.limited and not _counted(station)
+    return filled or all(token_capacity(engine).filling_is_optimal for engine in station.engines)
 
 
 def taken_as_one(stations: Sequence[Station], part: FluidModel) -> str | None:

@@ -236,11 +236,11 @@ def _judge(question: _Question) -> GroupVerdict:
 
 def _overload(question: _Question) -> GroupVerdict | None:
     """A load above 1, in every order of service."""
-    solved, model = question.solved, question.model
+    solved = question.solved
     binding = [
         s
         for s, station in zip(question.group.stations, question.stations, strict=True)
-        if solved.loads_low[s] > 1 and load_binds(station, len(model.at(s)))
+        if solved.loads_low[s] > 1 and load_binds(station)
     ]
     if not binding:
         return None
@@ -411,7 +411,7 @@ def _certificate(
         return None
     if judgement.verdict is Verdict.UNSTABLE:
         worst = max(range(len(solved.loads)), key=solved.loads.__getitem__)
-        if solved.loads[worst] > 1 and load_binds(network.stations[worst], len(model.at(worst))):
+        if solved.loads[worst] > 1 and load_binds(network.stations[worst]):
             return load_certificate(model, solved)
         unstable = (group for group in groups if group.judgement.verdict is Verdict.UNSTABLE)
         return next((group.certificate for group in unstable if group.certificate is not None), None)

@@ -11,13 +11,13 @@ from queuetheory_llm.errors import AssumptionViolated, InvalidInput
 from queuetheory_llm.files.network_file import load_network
 from queuetheory_llm.model.arrivals import ExponentialInterval, RenewalArrivals
 from queuetheory_llm.model.batch_time import Staircase
-from queuetheory_llm.model.dispatch import DISPATCH_RULES
+from queuetheory_llm.model.dispatch import STATION_RULES
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import Geometric, Uniform
 from queuetheory_llm.model.network import ExternalArrivals, Network, Station, TaskClass
 from queuetheory_llm.schedulers.class_order import NetworkPolicy, network_policy
 from queuetheory_llm.schedulers.registry import parse_scheduler
-from queuetheory_llm.simulation import kernel, network_reference, network_runner
+from queuetheory_llm.simulation import dispatching, kernel, network_reference, network_runner
 from queuetheory_llm.simulation.network_draws import Draws, network_clock
 from queuetheory_llm.simulation.replicas import run_replicas
 from queuetheory_llm.simulation.requests import Requests
@@ -52,7 +52,7 @@ def assert_same(one, other):
 
 
 def test_every_dispatcher_is_compiled():
-    assert set(network_runner.DISPATCHERS) == set(DISPATCH_RULES)
+    assert set(dispatching.NUMBERS) == set(STATION_RULES)
 
 
 @pytest.mark.parametrize("policy", ["file", "back-pressure"])
@@ -147,7 +147,7 @@ def test_a_station_of_one_engine_is_that_engine(scheduler, k_max):
     assert (alone.finish[~done] >= there.until).all()
 
 
-@pytest.mark.parametrize("dispatch", ["token-queue", "round-robin"])
+@pytest.mark.parametrize("dispatch", ["token-queue", "round-robin", "least-outstanding"])
 def test_engines_behind_a_dispatcher_are_those_of_the_runner_of_engines(dispatch):
     engine = Engine(batch_time=Staircase(c="1.1 s", a="0.7 s", b0=4), b_max=5)
     network, horizon = one_station((engine,) * 3, "sarathi", Fraction(3, 2), dispatch), Fraction(2000)

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 from systems import assert_same, some_system
 
+from queuetheory_llm.dispatch.registry import DISPATCH_RULES
+from queuetheory_llm.dispatch.view import DispatchView
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.model.batch_time import Staircase
-from queuetheory_llm.model.dispatch import DISPATCH_RULES
+from queuetheory_llm.model.dispatch import STATION_RULES
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.schedulers.policy import Batch
 from queuetheory_llm.schedulers.registry import SCHEDULERS, parse_scheduler
-from queuetheory_llm.simulation import reference
+from queuetheory_llm.simulation import dispatching, reference
 from queuetheory_llm.simulation.clock import Clock
 from queuetheory_llm.simulation.replicas import run_replicas
 from queuetheory_llm.simulation.requests import Requests
@@ -24,8 +26,8 @@ def split(system, count, dispatch, seed=0, told=None):
     return run_replicas(engine, rule, requests, clock, count=count, dispatch=dispatch, rng=rng, until=until, told=told)
 
 
-def by_token_queues(system, count):
-    """Each request in turn to the engine with the fewest tokens present, recounted from logs of the plain runner."""
+def by_queues(system, count, dispatch):
+    """Each request in turn to the engine with the fewest tokens or requests there, by logs of the plain runner."""
     engine, rule, requests, clock, _ = system
     sent = [[] for _ in range(count)]
     for request in range(len(requests)):
@@ -33,22 +35,26 @@ def by_token_queues(system, count):
         present = []
         for own in sent:
             before = requests.take(np.array(own, dtype=np.int64))
-            log = reference.run(engine, rule, before, clock, until=now, log=True).log
-            present.append(int(before.work.sum()) - int(log.tokens[log.ends <= now].sum()))
+            run = reference.run(engine, rule, before, clock, until=now, log=True)
+            tokens = int(before.work.sum()) - int(run.log.tokens[run.log.ends <= now].sum())
+            requests_there = len(own) - int(((run.finish >= 0) & (run.finish <= now)).sum())
+            present.append(tokens if dispatch == "token-queue" else requests_there)
         sent[int(np.argmin(present))].append(request)
     return sent
 
 
+@pytest.mark.parametrize("dispatch", ["token-queue", "least-outstanding"])
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_the_token_queue_sends_to_the_engine_with_the_fewest_tokens(name):
+def test_queues_send_to_the_engine_with_the_fewest(name, dispatch):
     for seed in range(6):
         engine, rule, requests, clock, _ = some_system(random.Random(seed), name)
         system = (engine, rule, requests.take(np.arange(min(len(requests), 40))), clock, None)
-        found = split(system, 3, "token-queue")
-        assert [np.flatnonzero(found.engine_of == number).tolist() for number in range(3)] == by_token_queues(system, 3)
+        found = split(system, 3, dispatch)
+        expected = by_queues(system, 3, dispatch)
+        assert [np.flatnonzero(found.engine_of == number).tolist() for number in range(3)] == expected
 
 
-@pytest.mark.parametrize("dispatch", DISPATCH_RULES)
+@pytest.mark.parametrize("dispatch", STATION_RULES)
 def test_each_engine_runs_its_own_requests_and_the_total_is_their_sum(dispatch):
     system = some_system(random.Random(5), "sarathi")
     engine, rule, requests, clock, until = system
@@ -67,11 +73,34 @@ def test_each_engine_runs_its_own_requests_and_the_total_is_their_sum(dispatch):
     assert found.total.series.backlog[0] + found.total.tokens >= 0
 
 
-@pytest.mark.parametrize("dispatch", DISPATCH_RULES)
+@pytest.mark.parametrize("dispatch", STATION_RULES)
 def test_one_engine_is_the_engine_alone(dispatch):
     system = some_system(random.Random(8), "orca")
     engine, rule, requests, clock, until = system
     assert_same(split(system, 1, dispatch).total, reference.run(engine, rule, requests, clock, until=until))
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_what_is_compiled_is_the_rule(count):
+    """Rules that need not know the queues, request by request in plain Python."""
+    chances = np.random.default_rng(count).random(200)
+    for name in ("random", "round-robin"):
+        rule, engines = DISPATCH_RULES[name], dispatching.engines(count)
+        views = (
+            DispatchView(
+                stage=0,
+                seconds=engines.seconds,
+                queued=engines.nothing,
+                outstanding=engines.outstanding,
+                tokens=engines.tokens,
+                assigned=engines.nothing,
+                turn=turn,
+                shares=engines.shares,
+                chance=chance,
+            )
+            for turn, chance in enumerate(chances)
+        )
+        assert dispatching.sent(name, count, chances).tolist() == [rule.choose(each, np.zeros(0)) for each in views]
 
 
 def test_round_robin_takes_turns_and_random_is_fair():

@@ -14,6 +14,7 @@ from queuetheory_llm.schedulers.registry import parse_scheduler
 from queuetheory_llm.stability.answers import capacity
 from queuetheory_llm.stability.parallel import every_nth, parallel_threshold
 from queuetheory_llm.stability.thresholds import threshold
+from queuetheory_llm.verdict import Verdict
 
 LAW = Staircase(c="11.28 ms", a="35.47 ms", b0=128)
 BIG, SMALL = Engine(batch_time=LAW, b_max=1024), Engine(batch_time=LAW, b_max=128)
@@ -55,6 +56,18 @@ def test_the_engine_that_binds_is_named():
 
 def test_round_robin_gives_each_engine_its_number_of_requests():
     assert rate([BIG, SMALL], "round-robin") == 2 * F[1] / 241
+
+
+def test_of_the_fewest_requests_only_the_bound_of_every_rule_is_proved():
+    """Of equal engines what all carry together; of unlike ones their tokens, whoever serves which."""
+    found = parallel_threshold([BIG, BIG], SARATHI, CHAT, "least-outstanding")
+    assert (found.low, found.high) == (0, 2 * F[0] / 241)
+    assert found.judge(1).verdict is Verdict.UNDECIDED
+    assert found.judge(found.high * Fraction(101, 100)).verdict is Verdict.UNSTABLE
+    assert parallel_threshold([BIG, SMALL], SARATHI, CHAT, "least-outstanding").high == sum(F) / 241
+    alone = parallel_threshold([BIG], SARATHI, CHAT, "least-outstanding")
+    assert alone.exact
+    assert alone.low == F[0] / 241
 
 
 def test_what_needs_poisson_arrivals_does_not_hold_of_every_second_one():
@@ -107,6 +120,8 @@ def test_refusals(options, complaint):
 def test_an_infeasible_prompt_on_one_engine_is_refused():
     with pytest.raises(InfeasibleRequest, match="129 tokens can never run"):
         parallel_threshold([BIG, SMALL], parse_scheduler("vllm-vanilla"), CHAT, "token-queue")
+    with pytest.raises(InfeasibleRequest, match="129 tokens can never run"):
+        parallel_threshold([BIG, SMALL], parse_scheduler("vllm-vanilla"), CHAT, "least-outstanding")
 
 
 class TestCapacityAnswer:

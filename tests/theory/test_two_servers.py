@@ -1,7 +1,8 @@
 """Two servers of rate 1 and 1.6 tasks a second: what each way to share the tasks does to the mean response.
 
 Random: two M/M/1 queues. In turn: two queues whose interarrival times are the sum of two exponential ones (GI/M/1). By
-fewest tokens: a task goes where it starts first, so that the two are one queue with two servers (M/M/2).
+fewest tokens: a task goes where it starts first, so that the two are one queue with two servers (M/M/2). By fewest
+tasks: join the shorter queue.
 """
 
 from math import sqrt
@@ -18,6 +19,7 @@ from queuetheory_llm.model.network import ExternalArrivals, Network, Station, Ta
 from queuetheory_llm.simulation.network_simulation import simulate_network
 
 RATE, RUNS, HORIZON = 1.6, 8, 15_000
+SHORTER_QUEUE = 2.95574  # by number, of the Markov chain that tests/theory/test_dispatch.py solves
 TOKENS = 100  # of a call, geometric: an exponential service, rounded to hundredths
 
 
@@ -57,6 +59,7 @@ def test_closed_forms():
     assert alone == pytest.approx(5)
     assert erlang_response() == pytest.approx(3.84398, abs=5e-6)
     assert together == pytest.approx(2.77778, abs=5e-6)
+    assert together < SHORTER_QUEUE
 
 
 @pytest.mark.parametrize(
@@ -73,7 +76,13 @@ def test_each_server_alone(arrivals, expected):
 
 
 @pytest.mark.parametrize(
-    ("dispatch", "expected"), [("random", 5), ("round-robin", erlang_response()), ("token-queue", 1 / 0.36)]
+    ("dispatch", "expected"),
+    [
+        ("random", 5),
+        ("round-robin", erlang_response()),
+        ("token-queue", 1 / 0.36),
+        ("least-outstanding", SHORTER_QUEUE),
+    ],
 )
 def test_two_engines_behind_a_dispatcher(dispatch, expected):
     """Steps of 1/100 of the mean service add a hundredth of a second at most, well inside the error."""

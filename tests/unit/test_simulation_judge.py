@@ -267,6 +267,15 @@ def test_several_engines_carry_what_their_dispatcher_lets_them(dispatch):
     assert heavy.measured.drift.mean == pytest.approx(30 * 8, rel=0.1)
 
 
+def test_the_fewest_requests_are_judged_by_runs():
+    """No theorem says what they carry; above what all carry together, one does."""
+    light = simulate(ENGINE, SARATHI, poisson(120), engines=3, dispatch="least-outstanding", horizon=2000, check=True)
+    assert (light.judgement.verdict, light.judgement.basis) == (Verdict.STABLE, Basis.SIMULATION)
+    assert light.violations == ()
+    heavy = simulate(ENGINE, SARATHI, poisson(180), engines=3, dispatch="least-outstanding", horizon=500)
+    assert (heavy.judgement.verdict, heavy.judgement.basis) == (Verdict.UNSTABLE, Basis.THEOREM)
+
+
 def test_what_was_run_is_in_the_answer_and_numpy_numbers_are_numbers():
     found = simulate(
         ENGINE, SARATHI, poisson(20), horizon=2, engines=np.int64(2), dispatch="round-robin", seed=np.int64(7),
@@ -284,8 +293,8 @@ def test_engines_that_queue_apart_are_scored_apart():
     """Exactly at the limit the sum over 64 engines grows as if it had a drift; each of them does not."""
     single = Engine(batch_time=Staircase(c=0, a=1, b0=1), b_max=1)
     workload = poisson(64, prefill=1, decode=0)
-    found = [simulate(single, SARATHI, workload, engines=64, horizon=3000, seed=seed) for seed in range(2)]
-    assert all(measure(each.run).growth > 2.4 for each in found)  # P < .01 for one queue
+    found = [simulate(single, SARATHI, workload, engines=64, horizon=3000, seed=seed) for seed in range(3)]
+    assert np.mean([measure(each.run).growth for each in found]) > 2.4  # P < .01 of a single run for one queue
     assert all(abs(each.measured.growth - GROWTH_AT_CRITICAL) < 4 * 0.7 / 8 for each in found)
     assert all(each.measured.verdict is Verdict.UNDECIDED for each in found)
     turns = simulate(single, SARATHI, workload, engines=64, dispatch="round-robin", horizon=3000)
