@@ -189,6 +189,13 @@ def examples() -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
     entry = rybko_stolyar("6/5").with_priority(((0, 3), (2, 1)))
     seated = {"engine": SEATED.to_dict(), "prefill": 5, "decode": 3}
     work = {"engine": ENGINE.to_dict(), "rate": 20, "prefill": 5, "decode": 3}
+    cluster = {
+        "stages": ["a", "b"], "rates": ["5/4", "1/4"],
+        "instances": [
+            {"name": "fast", "count": 2, "work": [[1, None], ["1/3", None]]},
+            {"name": "slow", "count": 1, "work": [[2, "3/2"]]},
+        ],
+    }  # fmt: skip
     return {
         "load": ("load", loop.to_dict(), jackson),
         "overload": ("load", over.to_dict(), {
@@ -228,6 +235,10 @@ def examples() -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
                          {"prefill": "13/6000", "decode": "7/600", "bound": 1}),
         "drift": ("drift", {**seated, "rate": 16, "prefill_probability": 1},
                   {"prefill": "18/37", "decode": "56/37", "requests": "38/37", "requests_per_s": "600/37"}),
+        "split": ("split", cluster, {"split": [["9/8", "1/8"], [0, "1/4"]], "loads": [["9/16", "3/16"], ["5/8"]],
+                                     "prices": None, "bound": None}),
+        "prices": ("split", {**cluster, "rates": [4, 1]},
+                   {"split": None, "loads": None, "prices": [["1/6", "1/9"], ["4/9"]], "bound": "40/27"}),
         "scheduler-witness": ("scheduler-witness", {"scheduler": "vllm-vanilla", "b_max": 3},
                               {"requests": [[2, 1, 2], [0, 1, 0]]}),
     }  # fmt: skip

@@ -11,27 +11,35 @@ from queuetheory_llm.exact.words import enumeration
 from queuetheory_llm.model.fluid_model import FluidModel
 
 
-def difference(listed: Mapping[str, Any], expected: Mapping[str, Any]) -> str | None:
-    """How the model of a certificate that was accepted differs from that of a file; None where it does not.
+def difference(listed: Mapping[str, Any], *expected: Mapping[str, Any]) -> str | None:
+    """How the model of a certificate that was accepted differs from what a file describes; None where it does not.
 
     Parameters
     ----------
     listed : mapping
         ``Certificate.model``.
     expected : mapping
-        `FluidModel.to_dict` of a network, `engine_model` of an engine. A file need not give a rate or mean lengths:
-        of an engine, what only one of the two has is not compared.
+        `FluidModel.to_dict` of a network, `engine_model` of an engine, `stability.cluster_capacity.cluster_model` of a
+        workflow on a cluster; where a file describes several, one of them is enough. A file need not give a rate or
+        mean lengths: of an engine, what only one of the two has is not compared.
     """
+    alike = [model for model in expected if not set(listed).isdisjoint(model)]
+    if not alike:
+        return f"model: is that of {_kind(listed)}, the model file describes {_kind(expected[0])}"
+    found = [_difference(listed, model) for model in alike]
+    return None if None in found else found[0]
+
+
+def _difference(listed: Mapping[str, Any], expected: Mapping[str, Any]) -> str | None:
     both = [key for key in listed if key in expected]
-    if not both:
-        return f"model: is that of {_kind(listed)}, the model file describes {_kind(expected)}"
     if "stations" in both:
         return _of_networks(FluidModel.from_dict(listed), FluidModel.from_dict(expected))
     return _first({key: listed[key] for key in both}, {key: expected[key] for key in both})
 
 
 def _kind(model: Mapping[str, Any]) -> str:
-    return "a network" if "stations" in model else "an engine" if "engine" in model else "a scheduler"
+    kinds = {"stations": "a network", "engine": "an engine", "instances": "a cluster of instances"}
+    return next((words for key, words in kinds.items() if key in model), "a scheduler")
 
 
 def _of_networks(listed: FluidModel, expected: FluidModel) -> str | None:
