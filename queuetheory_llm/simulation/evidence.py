@@ -163,6 +163,33 @@ class Evidence:
         )
 
     @classmethod
+    def of_level(cls, level: Floats, *, seconds: float, services: int) -> Evidence:
+        """From any backlog at equal steps of a whole run, `run.INTERVALS` of them; the flags of one engine are off.
+
+        Parameters
+        ----------
+        level : float array of shape (INTERVALS + 1,)
+        seconds : float
+            Of the run.
+        services : int
+            Services in the run; too few for the windows, and return is not tested.
+        """
+        step = 3 * (level.size - 1) // (4 * WINDOWS)
+        late = level[level.size - 1 - step * WINDOWS :: step]
+        return cls(
+            seconds=seconds,
+            batches=services,
+            growth=growth_score(late, late),
+            increment=float(late[-1] - late[0]),
+            least_third=float(np.diff(late[:: WINDOWS // 3]).min()),
+            idle=False,
+            ratio=1.0 if services < BATCHES_A_WINDOW * WINDOWS else return_ratio(late),
+            bounded=False,
+            light=False,
+            pressed=False,
+        )
+
+    @classmethod
     def together(cls, engines: Sequence[Evidence], whole: Evidence) -> Evidence:
         """Of a run of several engines that queue apart with equal shares, from that of each; see *Scope*.
 

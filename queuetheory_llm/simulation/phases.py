@@ -31,7 +31,7 @@ from queuetheory_llm.simulation.statistics import TokenDrift, student
 _REPLICATIONS = 10
 _WINDOWS, _SETTLE = 12, 3  # windows of a phase, and how many of them are left out while batches settle to a new rate
 _COPIES = 5  # repetitions of a trace in a phase, the first of which is left out
-_SAMPLE = 10_000  # lengths that tell how much the work of requests varies
+_SAMPLE = 10_000  # requests that tell how much the work of requests varies
 _LIFETIMES = 20  # of a request that never waits, in a phase
 
 
@@ -70,24 +70,23 @@ class PhaseDrifts:
     decode: TokenDrift
 
 
-class Stream:
-    """Requests at a rate of one's choice, from a law: every replication is another sample."""
+class Sampled:
+    """What replications of requests from a law have in common, whatever a request is.
+
+    Parameters
+    ----------
+    work : float
+        Mean of a request, in units of the backlog.
+    spread : float
+        E[w^2]/E[w]^2 of the work w of a request.
+    """
 
     replications = _REPLICATIONS
     windows, settle = _WINDOWS, _SETTLE
     notes: tuple[str, ...] = ()
 
-    def __init__(self, workload: Workload) -> None:
-        self.workload = workload
-        self.arrivals = PoissonArrivals(rate=1) if workload.arrivals is None else workload.arrivals
-        self.means = np.array([1.0, float(workload.mean_prefill), float(workload.mean_decode)])
-        self.tokens = float(workload.mean_tokens)
-        lengths = np.sum(workload.sample(np.random.default_rng(0), _SAMPLE), axis=0)
-        self.spread = float(np.mean(lengths**2.0)) / self.tokens**2
-
-    def sized(self, requests: int) -> int:
-        """Requests of a phase that is to have at least that many."""
-        return requests
+    def __init__(self, work: float, spread: float) -> None:
+        self.work, self.spread = work, spread
 
     def shortfall(self, expected: float) -> float:
         """Mean requests by which the work of some phases may fall below that of the ``expected`` number, for a time."""
@@ -98,12 +97,33 @@ class Stream:
         width = ticks // (self.windows + 1)
         return rng.integers(width) + width * np.arange(self.windows + 1, dtype=np.int64)
 
+
+class Stream(Sampled):
+    """Requests at a rate of one's choice, from a law: every replication is another sample."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.arrivals = PoissonArrivals(rate=1) if workload.arrivals is None else workload.arrivals
+        self.means = np.array([1.0, float(workload.mean_prefill), float(workload.mean_decode)])
+        work = float(workload.mean_tokens)
+        lengths = np.sum(workload.sample(np.random.default_rng(0), _SAMPLE), axis=0)
+        super().__init__(work, float(np.mean(lengths**2.0)) / work**2)
+
+    def sized(self, requests: int) -> int:
+        """Requests of a phase that is to have at least that many."""
+        return requests
+
     def phase(self, phase: Phase, clock: Clock, rng: np.random.Generator) -> tuple[Requests, int]:
         """Its requests and how many ticks it lasts."""
-        rate = Fraction(clock.rate, round(clock.rate / phase.rate))  # a mean interval of whole ticks: regular ones are
+        rate = whole_ticks(phase.rate, clock)
         seconds = Fraction(phase.requests) / rate
         workload = self.workload.with_arrivals(self.arrivals.with_rate(rate))
         return sample(workload, clock, seconds, rng), clock.bound(seconds)
+
+
+def whole_ticks(rate: Fraction, clock: Clock) -> Fraction:
+    """The nearest rate with a mean interval of whole ticks: regular arrivals have no other."""
+    return Fraction(clock.rate, round(clock.rate / rate))
 
 
 class Replay(Stream):
@@ -252,13 +272,25 @@ class PhasedRuns:
         excess = rows[:, 3:]
         measured = float(phase.requests / phase.rate) * rows.shape[2] / (self.stream.windows + 1)
         total, prefill, decode = (
-            _drift(rows[:, index], excess, self.engine.b_max / measured, confidence) for index in range(3)
+            regressed_drift(rows[:, index], excess, self.engine.b_max / measured, confidence) for index in range(3)
         )
         return PhaseDrifts(total=total, prefill=prefill, decode=decode)
 
 
-def _drift(growth: Floats, excess: Floats, resolution: float, confidence: float) -> TokenDrift:
-    """The interval is never narrower than one batch over the time measured, where all replications agree."""
+def regressed_drift(growth: Floats, excess: Floats, resolution: float, confidence: float) -> TokenDrift:
+    """Mean growth of windows, free of what is known to come of the noise of the arrivals.
+
+    Parameters
+    ----------
+    growth : float array of shape (replications, windows)
+        Growth of the backlog per second.
+    excess : float array of shape (replications, variables, windows)
+        What it is regressed on: known to have mean 0.
+    resolution : float
+        The interval is no narrower to each side, where all replications agree: one batch over the time measured.
+    confidence : float
+        Of the interval.
+    """
     if len(growth) > 1:
         centred = excess - excess.mean(axis=2, keepdims=True)
         slopes, *_ = np.linalg.lstsq(

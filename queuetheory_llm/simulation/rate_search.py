@@ -1,7 +1,8 @@
 """The largest stable rate by simulation, where theory has no closed form.
 
-In overload the token backlog grows at a drift that is a smooth function of the rate, D(r) = r m - S(r), with m the
-tokens of a request and S the tokens served per second; the threshold is its root. So the rate is not bisected:
+In overload the backlog grows at a drift that is a smooth function of the rate, D(r) = r m - S(r), with m the work of a
+request and S the work served per second; the threshold is its root. What is run, and what its work is, the search does
+not need to know: tokens of an engine, seconds of a cluster (`dispatch_limits`). The rate is not bisected:
 
 1. *Search.* Runs from empty in overload measure D, and a secant step leads from two of them to the root.
 2. *Exploration.* A run from empty is overloaded until its backlog is large, goes on at the upper end of an interval
@@ -21,13 +22,15 @@ is at most alpha/2 + alpha/4 + ... = alpha, whatever the search did (Bonferroni)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from typing import Protocol
 
 import attrs
 
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import Number, to_fraction, whole_fault
+from queuetheory_llm.exact.rounding import short_fraction
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Scheduler
@@ -51,6 +54,50 @@ _INSIDE = 0.45  # half of the interval that is tried, relative to the width aske
 Report = Callable[[str], None]
 
 
+class Supply(Protocol):
+    """What arrives in the runs of a search."""
+
+    @property
+    def work(self) -> float:
+        """Mean work of a request, in units of the backlog."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a report must say of it."""
+
+    def shortfall(self, expected: float) -> float:
+        """Mean requests by which the work of some phases may fall below that of the ``expected`` number, for a time."""
+
+
+class Grown(Protocol):
+    """What is known of a phase."""
+
+    @property
+    def total(self) -> TokenDrift:
+        """Drift of the backlog."""
+
+
+class PhaseRunner(Protocol):
+    """A system that runs through phases at given rates, in replications, and measures its backlog in each.
+
+    Runs of one ``draw`` share their random numbers; those of another are independent of them.
+    """
+
+    @property
+    def stream(self) -> Supply:
+        """What arrives."""
+
+    @property
+    def requests(self) -> int:
+        """Requests run so far."""
+
+    def sized(self, requests: int, rate: float) -> int:
+        """Requests of a phase at ``rate`` that is to have at least so many, and to last long enough to be measured."""
+
+    def drifts(self, phases: Sequence[Phase], /, *, confidence: float, draw: int = 0) -> Sequence[Grown]:
+        """Drift in each phase of a run from empty, with intervals of that level over the replications."""
+
+
 @attrs.frozen(kw_only=True)
 class RateInterval:
     """An interval of rates about a threshold.
@@ -60,7 +107,7 @@ class RateInterval:
     low, high : Fraction
         Requests/s: the largest rate shown stable, 0 if none; the smallest shown unstable, None if none.
     falling, growing : TokenDrift or None
-        Of the token backlog in tokens/s, from a large backlog on, at ``low`` and at ``high``; the level of their
+        Of the backlog a second, from a large backlog on, at ``low`` and at ``high``; the level of their
         intervals is that of their confirmation, above ``confidence``.
     confidence : float
         That both ends are right, the backlog falling at ``low`` and growing at ``high``: over repetitions of the whole
@@ -132,10 +179,43 @@ def search_rate(
     runs = PhasedRuns(engine=engine, scheduler=scheduler, stream=stream, seed=seed)
     if max_requests is None:
         max_requests = max(MOST_REQUESTS, _REPETITIONS * stream.shape.size if isinstance(stream, Replay) else 0)
-    search = _Search(
-        runs=runs, width=width, confidence=confidence, budget=max_requests, report=report or (lambda _: None)
+    return search_phases(
+        runs, overload=float(start), width=width, confidence=confidence, budget=max_requests, report=report
     )
-    return search.result(search.root(float(start)))
+
+
+def search_phases(
+    runs: PhaseRunner,
+    *,
+    overload: float,
+    width: float,
+    confidence: float,
+    budget: int,
+    report: Report | None = None,
+    words: tuple[str, str] = ("requests", "tokens"),
+    start: float | None = None,
+) -> RateInterval:
+    """Find the largest stable rate of whatever runs through phases.
+
+    Parameters
+    ----------
+    runs : PhaseRunner
+    overload : float
+        A rate that is certainly unstable.
+    width, confidence
+        See `search_rate`; `check_search` has seen them.
+    budget : int
+        No further run starts once this many requests have been run.
+    report : callable, optional
+        Told what has been found so far.
+    words : tuple of str
+        What comes, and what its work is counted in, for reports.
+    start : float, optional
+        About where the threshold is, if that is known: exploration begins there, without a search.
+    """
+    told = report or (lambda _: None)
+    search = _Search(runs=runs, width=width, confidence=confidence, budget=budget, report=told, words=words)
+    return search.result(search.root(overload) if start is None else start)
 
 
 def check_search(*, confidence: float, seed: int, width: float = 0.01, **requests: int | None) -> None:
@@ -161,11 +241,12 @@ def check_search(*, confidence: float, seed: int, width: float = 0.01, **request
 
 @attrs.define(kw_only=True)
 class _Search:
-    runs: PhasedRuns
+    runs: PhaseRunner
     width: float
     confidence: float
     budget: int
     report: Report
+    words: tuple[str, str] = ("requests", "tokens")
     low: Fraction = Fraction(0)
     high: Fraction | None = None
     falling: TokenDrift | None = None
@@ -176,27 +257,31 @@ class _Search:
     depends: str = ""
 
     @property
-    def tokens(self) -> float:
-        return self.runs.stream.tokens
+    def work(self) -> float:
+        return self.runs.stream.work
+
+    @property
+    def rates(self) -> str:
+        return f"{self.words[0]}/s"
 
     def _for_width(self, requests: int) -> int:
         return math.ceil(requests * min(max(0.01 / self.width, 0.1), 1.0))
 
     def _overloaded(self, rate: float) -> TokenDrift:
         """Drift from empty, measured over the second half."""
-        half = Phase(rate=_rounded(rate), requests=self.runs.sized(self._for_width(_SEARCH_REQUESTS), rate))
+        half = Phase(rate=short_fraction(rate), requests=self.runs.sized(self._for_width(_SEARCH_REQUESTS), rate))
         return self.runs.drifts([half, half], confidence=_EXPLORING)[1].total
 
     def root(self, rate: float) -> float:
         """Where the drift in overload vanishes, by secant steps from above."""
         drift = self._overloaded(rate).mean
-        guess = rate - drift / self.tokens
+        guess = rate - drift / self.work
         for excess in _EXCESSES:
             before, rate = (rate, drift), max(guess, 1e-6 * rate) * (1 + excess)
             drift = self._overloaded(rate).mean
-            slope = (drift - before[1]) / (rate - before[0]) if rate != before[0] else self.tokens
+            slope = (drift - before[1]) / (rate - before[0]) if rate != before[0] else self.work
             guess = rate - drift / self._plausible(slope)
-            self.report(f"at {rate:.5g} requests/s the backlog grows by {drift:.4g} tokens/s")
+            self.report(f"at {rate:.5g} {self.rates} the backlog grows by {drift:.4g} {self.words[1]}/s")
             if self.runs.requests > self.budget:
                 break
         return guess
@@ -210,7 +295,10 @@ class _Search:
             notes = (*notes, self.depends)
         if not met:
             done = self.runs.requests
-            notes = (*notes, f"after {done} requests the interval is not confirmed at a width of {self.width:.3g}")
+            notes = (
+                *notes,
+                f"after {done} {self.words[0]} the interval is not confirmed at a width of {self.width:.3g}",
+            )
         return RateInterval(
             low=self.low,
             high=self.high,
@@ -226,12 +314,12 @@ class _Search:
         """Whether an interval about the root is confirmed; it may move on the way."""
         requests, ready = self._for_width(_EXPLORE_REQUESTS), False
         for _ in range(_ROUNDS):
-            if self.runs.requests > self.budget:
+            if self.runs.requests > self.budget or root <= 0:  # no rate at which the backlog falls is in reach
                 return False
-            low, high = (_rounded(root * (1 + side * _INSIDE * self.width)) for side in (-1, 1))
+            low, high = (short_fraction(root * (1 + side * _INSIDE * self.width)) for side in (-1, 1))
             loading, growing, falling = self._drifts(low, high, requests, fresh=ready)
-            if loading.mean < _OVERLOAD * root * self.tokens / 4:  # no overload at all, so no backlog to measure
-                self.report(f"at {float(high):.6g} requests/s no backlog forms")
+            if loading.mean < _OVERLOAD * root * self.work / 4:  # no overload at all, so no backlog to measure
+                self.report(f"at {float(high):.6g} {self.rates} no backlog forms")
                 root, ready = root * (1 + _OVERLOAD), False
                 continue
             if ready and self._confirm(low, high, growing, falling):
@@ -245,13 +333,13 @@ class _Search:
             if ready:
                 requests = _longer(requests, reach / (_CLEAR * spread), least=1)
             elif growing.high >= 0 >= falling.low and spread <= reach:  # else an end is beyond the root: go there first
-                requests = _longer(requests, reach / (half * self.tokens), least=2)
+                requests = _longer(requests, reach / (half * self.work), least=2)
             root += step
         return False
 
     def _plausible(self, slope: float) -> float:
         """A slope of the drift in the rate; far from that of a constant service rate it is noise."""
-        return min(max(slope, 0.6 * self.tokens), 4 * self.tokens)
+        return min(max(slope, 0.6 * self.work), 4 * self.work)
 
     @property
     def _level(self) -> float:
@@ -262,7 +350,7 @@ class _Search:
         """Drifts while a backlog is made, then at ``high``, then at ``low``; fresh ones for a confirmation."""
         requests = self.runs.sized(requests, float(high))
         needed = self.width * requests + self.runs.stream.shortfall(2 * requests)
-        load = Phase(rate=_rounded(float(high) * (1 + _OVERLOAD)), requests=math.ceil(needed / _OVERLOAD))
+        load = Phase(rate=short_fraction(float(high) * (1 + _OVERLOAD)), requests=math.ceil(needed / _OVERLOAD))
         phases = [load, Phase(rate=high, requests=requests), Phase(rate=low, requests=requests)]
         self.confirmations += fresh
         draw, level = (self.confirmations, self._level) if fresh else (0, _EXPLORING)
@@ -275,7 +363,8 @@ class _Search:
         if growing.low > 0 and (self.high is None or high < self.high):
             self.high, self.growing = high, growing
         met = growing.low > 0 > falling.high
-        self.report(f"between {float(low):.6g} and {float(high):.6g} requests/s: {'shown' if met else 'not shown'}")
+        ends = f"between {float(low):.6g} and {float(high):.6g} {self.rates}"
+        self.report(f"{ends}: {'shown' if met else 'not shown'}")
         if self.high is not None and self.low >= self.high:
             self.depends = "the backlog fell at a rate and grew at a lower one: it depends on the start"
         return met and not self.depends
@@ -294,9 +383,9 @@ class _Search:
         """From the middle of the interval to the root between the two drifts, or beyond an end that it is beyond."""
         half = (high - low) / 2
         if growing.mean < 0:  # the backlog may be gone before the lower end is tried
-            return half - growing.mean / self.tokens
+            return half - growing.mean / self.work
         if falling.mean > 0:
-            return -half - falling.mean / self.tokens
+            return -half - falling.mean / self.work
         slope = (growing.mean - falling.mean) / (high - low)
         return -(growing.mean + falling.mean) / 2 / self._plausible(slope)
 
@@ -304,8 +393,3 @@ class _Search:
 def _longer(requests: int, excess: float, *, least: float) -> int:
     """Requests after which intervals ``excess`` times too wide are narrow enough; at most four times as many."""
     return math.ceil(requests * min(max(excess**2, least), 4.0))
-
-
-def _rounded(rate: float) -> Fraction:
-    """A rate of few digits: exact arithmetic on it stays cheap."""
-    return Fraction(rate).limit_denominator(10**7)

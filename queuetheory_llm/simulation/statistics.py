@@ -52,7 +52,10 @@ _LEAST_REQUESTS = 100  # of equal length that would spread the work as much
 
 @attrs.frozen(kw_only=True)
 class TokenDrift:
-    """Slope of the token backlog in tokens/s with its 99 % confidence interval [low, high]."""
+    """Slope of a backlog with its confidence interval [low, high], 99 % unless something else is said.
+
+    Of the token backlog of an engine, in tokens/s; of a cluster of instances, in seconds of work a second.
+    """
 
     mean: float
     low: float

@@ -15,16 +15,14 @@ ROOT = 10.0
 
 @attrs.define
 class Known:
-    """Runs of a system of one token a request: normal drifts about ``rate - root``, ten replications, drawn anew for
+    """Runs of a system of work 1 a request: normal drifts about ``rate - root``, ten replications, drawn anew for
     each draw and the same for all runs of one draw."""
 
     seed: int
     noise: float
     root: float = ROOT
     requests: int = 0
-    stream: SimpleNamespace = attrs.field(
-        factory=lambda: SimpleNamespace(tokens=1.0, notes=(), shortfall=lambda _: 0.0)
-    )
+    stream: SimpleNamespace = attrs.field(factory=lambda: SimpleNamespace(work=1.0, notes=(), shortfall=lambda _: 0.0))
 
     def sized(self, requests, _rate):
         return requests
@@ -99,3 +97,11 @@ def test_growth_below_a_rate_that_falls_leaves_no_interval():
     found = interval(Fickle(1, 0.1, seen={1: 0.99 * ROOT, -1: 1.1 * ROOT, 2: 1.1 * ROOT}), 0.99)
     assert (found.low, found.high, found.falling, found.growing, found.met) == (0, None, None, None, False)
     assert any("grew at a lower one: it depends on the start" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("root", [-5.0, -0.01])
+def test_a_root_that_leaves_the_positive_rates_shows_nothing(root):
+    """The backlog grows at every rate: the steps run below 0, where there is no rate to try."""
+    search = _Search(runs=Known(1, 0.01, root=root), width=0.02, confidence=0.99, budget=10**7, report=lambda _: None)
+    found = search.result(search.root(1.0))
+    assert (found.low, found.met) == (0, False)
