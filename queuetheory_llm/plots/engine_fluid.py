@@ -14,13 +14,12 @@ from queuetheory_llm.plots.style import (
     PALETTE,
     TEXT,
     TINY,
-    TITLE,
     figure_bytes,
     figure_of,
-    framed_axes,
     legend_above,
     make_room,
     number_text,
+    on_axes,
     plain_axes,
     renderer_of,
     short,
@@ -61,10 +60,7 @@ def draw_engine_fluid(path: EngineFluidPath, ax: Axes | None = None) -> Axes:
         Horizontal prompt tokens waiting, vertical decode tokens of requests past their prompts.
     """
     own = ax is None
-    if ax is None:
-        ax = framed_axes(*_SIZE, title=_title(path), subtitle=_subtitle(path), caption=_caption(path))
-    else:
-        ax.set_title(_title(path), fontsize=TITLE, color=INK, loc="left")
+    ax = on_axes(ax, *_SIZE, title=_title(path), subtitle=_subtitle(path), caption=_caption(path))
     corners = np.array([(float(point.prefill), float(point.decode)) for point in path.points])
     reach = corners.max(axis=0)
     reach = np.where(reach > 0, reach, float(reach.max()) or 1.0)

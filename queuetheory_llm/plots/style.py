@@ -99,6 +99,23 @@ def framed_axes(width: float, height: float, *, title: str, subtitle: str, capti
     )
 
 
+def on_axes(ax: Axes | None, width: float, height: float, *, title: str, subtitle: str = "", caption: str = "") -> Axes:
+    """The axes given, under the title alone; where there are none, those of a new figure with all its texts.
+
+    Parameters
+    ----------
+    ax : Axes or None
+    width, height : float
+        Inches, of a new figure.
+    title, subtitle, caption : str
+        See `framed_axes`.
+    """
+    if ax is None:
+        return framed_axes(width, height, title=title, subtitle=subtitle, caption=caption)
+    ax.set_title(title, fontsize=TITLE, color=INK, loc="left", wrap=True)
+    return ax
+
+
 def _line_of(figure: Figure, text: str, x: float, y: float, **style: Any) -> float:
     """Write a text at (x, y) inches, broken to the width of the figure; its height in inches, spacing included."""
     if not text:
