@@ -35,12 +35,13 @@ from queuetheory_llm.cli.output import (
 from queuetheory_llm.cli.searches import Seed, Width, searching
 from queuetheory_llm.cli.terminal import say
 from queuetheory_llm.cli.words import engine_words, workload_words
+from queuetheory_llm.dispatch.registry import require_dispatch
 from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.exact.numbers import to_fraction
 from queuetheory_llm.exact.rounding import lower_limit, upper_limit
 from queuetheory_llm.files.certificates import check_certificate_target, write_certificate
 from queuetheory_llm.files.model_file import load_model
-from queuetheory_llm.model.dispatch import require_dispatch, require_engines
+from queuetheory_llm.model.dispatch import require_engines
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.workload import Workload
 from queuetheory_llm.schedulers.policy import Policy, Scheduler
@@ -63,7 +64,7 @@ def capacity(
     ] = None,
     dispatch: Annotated[
         str | None,
-        Parameter(help="random (an engine at random for each request), round-robin, or token-queue (fewest tokens)."),
+        Parameter(help="random, round-robin, token-queue (fewest tokens) or least-outstanding (fewest requests)."),
     ] = None,
     split: Annotated[str | None, Parameter(help="Probabilities of the random dispatch, as in 0.5,0.3,0.2.")] = None,
     require: Annotated[
@@ -197,7 +198,8 @@ def _print(answer: CapacityAnswer, needed: Fraction | None) -> None:
     )
     for limit in answer.results:
         say(f"{limit.scheduler}: {limit.method}")
-    if any(not limit.exact and type(limit) is Threshold for limit in answer.results):
+    between = any(not limit.exact and type(limit) is Threshold for limit in answer.results)
+    if between and len(answer.engines) == 1:
         say("between bounds: --method induced or --method simulate finds the threshold itself")
     for limit, levers in zip(answer.results, answer.levers, strict=True):
         for lever in levers:

@@ -12,7 +12,7 @@ from queuetheory_llm.certificates.subject import difference
 from queuetheory_llm.cli.output import Json, print_json
 from queuetheory_llm.cli.terminal import say
 from queuetheory_llm.errors import CertificateRejected, InvalidInput
-from queuetheory_llm.files.certificates import expected_model, read_certificate
+from queuetheory_llm.files.certificates import expected_models, read_certificate
 
 
 def check(
@@ -20,7 +20,7 @@ def check(
     model: Annotated[
         str | None,
         Parameter(
-            help="Check too that the certificates are about this network or engine file; a network certificate "
+            help="Check too that the certificates are about this network, workflow or engine file; that of a network "
             "without priorities is about every order of service."
         ),
     ] = None,
@@ -38,7 +38,7 @@ def check(
     if not files:
         raise InvalidInput("FILE: none given; name one or more certificate files")
     tables = [_read(file) for file in files]
-    expected = None if model is None else expected_model(model)
+    expected = None if model is None else expected_models(model)
     answers = [_answer(file, table, expected) for file, table in zip(files, tables, strict=True)]
     if json:
         print_json("check", {"certificates": answers})
@@ -59,11 +59,11 @@ def _read(file: str) -> dict[str, Any]:
     return table
 
 
-def _answer(file: str, table: dict[str, Any], expected: dict[str, Any] | None) -> dict[str, Any]:
+def _answer(file: str, table: dict[str, Any], expected: tuple[dict[str, Any], ...] | None) -> dict[str, Any]:
     """What is said of one file; ``condition`` is the one that fails."""
     try:
         found = check_certificate(table)
-        foreign = None if expected is None else difference(found.model, expected)
+        foreign = None if expected is None else difference(found.model, *expected)
         if foreign is not None:
             raise CertificateRejected(foreign)
     except CertificateRejected as error:

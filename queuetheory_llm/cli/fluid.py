@@ -22,7 +22,7 @@ from queuetheory_llm.cli.inputs import (
     said_of_flags,
 )
 from queuetheory_llm.cli.output import Json, Schedulers
-from queuetheory_llm.errors import InvalidInput
+from queuetheory_llm.errors import AssumptionViolated, InvalidInput
 from queuetheory_llm.exact.numbers import to_fraction
 from queuetheory_llm.files.atomic import check_apart
 from queuetheory_llm.files.model_file import read_document
@@ -89,7 +89,7 @@ def fluid(
     Parameters
     ----------
     model
-        A network or model file, or the name of a packaged one.
+        A network, workflow or model file, or the name of a packaged one; a workflow is the network of its best split.
     """
     figure_format(output)
     check_apart({"-o": output}, {"the model": model, "--profile": profile})
@@ -99,7 +99,8 @@ def fluid(
     kept = None if keep_below is None else positive_flag("--keep-below", keep_below)
     if kept is not None and rates is None:
         raise InvalidInput("--keep-below: goes with --profile, the rates over time; give both or neither")
-    if read_document(model).is_network:
+    document = read_document(model)
+    if document.is_network or document.is_workflow:
         _refuse({"--scheduler": scheduler, "--rate": rate, "--prefill": prefill, "--decode": decode}, "an engine")
         _refuse_simulation(simulate, seed, profile)
         network = load_network(model)
@@ -108,7 +109,10 @@ def fluid(
             network=network, start=begin, horizon=seconds, profile=rates, keep_below=kept, simulate=simulate, seed=seed
         )
         with said_of_flags("start", "horizon"):
-            answer_network(question, output, json)
+            try:
+                answer_network(question, output, json)
+            except AssumptionViolated as error:
+                raise AssumptionViolated(f"{model}: {error}") from None
         return
     _refuse({"--scale": scale, "--simulate": simulate or None, "--seed": seed}, "a network")
     if rates is not None and seconds is not None:

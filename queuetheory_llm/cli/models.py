@@ -7,10 +7,11 @@ from typing import Any
 
 from queuetheory_llm.cli.output import Json, print_json
 from queuetheory_llm.cli.terminal import say
-from queuetheory_llm.cli.words import engine_words, network_words, workload_words
+from queuetheory_llm.cli.words import cluster_words, engine_words, network_words, workflow_words, workload_words
 from queuetheory_llm.files import packaged
 from queuetheory_llm.files.model_file import read_document
 from queuetheory_llm.files.network_file import network_of
+from queuetheory_llm.files.workflow_file import workflow_of
 
 
 def models(name: str | None = None, *, json: Json = False) -> None:
@@ -30,7 +31,7 @@ def models(name: str | None = None, *, json: Json = False) -> None:
         return
     for entry in entries:
         say(entry["name"])
-        for key in ("engine", "workload", "network"):
+        for key in ("engine", "workload", "network", "workflow", "cluster"):
             if key in entry:
                 say(f"  {key}: {entry[key]}")
         for key in ("title", "url"):
@@ -48,6 +49,15 @@ def _entry(name: str) -> dict[str, Any]:
             "path": str(path),
             "network": network_words(network),
             "source": dict(network.source),
+        }
+    if document.is_workflow:
+        cluster = workflow_of(document)
+        return {
+            "name": name,
+            "path": str(path),
+            "workflow": workflow_words(cluster.workflow),
+            "cluster": cluster_words(cluster),
+            "source": dict(cluster.source),
         }
     system = document.system()
     return {

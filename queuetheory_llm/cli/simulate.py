@@ -47,7 +47,7 @@ from queuetheory_llm.files.atomic import check_apart, check_target, write_atomic
 from queuetheory_llm.files.model_file import load_model
 from queuetheory_llm.files.traces.reader import read_trace
 from queuetheory_llm.model.arrivals import Arrivals
-from queuetheory_llm.model.dispatch import require_engines
+from queuetheory_llm.model.dispatch import RANDOM, require_engines
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.system import System
 from queuetheory_llm.model.trace import FirstToken, Trace, TraceArrivals
@@ -73,7 +73,7 @@ def simulate(
     engines: Annotated[str, Parameter(metavar="INT", help="Number of equal engines behind a dispatcher.")] = "1",
     dispatch: Annotated[
         str | None,
-        Parameter(help="random (an engine at random for each request), round-robin, or token-queue (fewest tokens)."),
+        Parameter(help="random, round-robin, token-queue (fewest tokens) or least-outstanding (fewest requests)."),
     ] = None,
     horizon: Annotated[
         str | None,
@@ -132,7 +132,7 @@ def simulate(
         raise InvalidInput("--dispatch: there is one engine only; give --engines N")
     asked = _Asked(
         engines=machines,
-        dispatch=dispatch or "random",
+        dispatch=dispatch or RANDOM,
         horizon=seconds,
         seed=start,
         replications=count,

@@ -39,6 +39,7 @@ from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.files.atomic import check_target, write_atomically
 from queuetheory_llm.files.sweep import Progress
 from queuetheory_llm.files.sweep import sweep as run_sweep
+from queuetheory_llm.model.dispatch import RANDOM
 from queuetheory_llm.schedulers.registry import name_of
 from queuetheory_llm.simulation.grid import Axis
 from queuetheory_llm.simulation.sweep import ERROR, Backend, Row, SweepResult
@@ -75,7 +76,7 @@ def sweep(
     ] = "1",
     dispatch: Annotated[
         str | None,
-        Parameter(help="random (an engine at random for each request), round-robin, or token-queue (fewest tokens)."),
+        Parameter(help="random, round-robin, token-queue (fewest tokens) or least-outstanding (fewest requests)."),
     ] = None,
     workers: Annotated[
         str | None, Parameter(metavar="INT", help="Processes of this machine. Default: one a core.")
@@ -132,7 +133,7 @@ def sweep(
             horizon=seconds,
             first_token=first_token,
             engines=machines,
-            dispatch=dispatch or "random",
+            dispatch=dispatch or RANDOM,
             n_jobs=processes if cluster is None else None,
             backend=backend,
             store=store,

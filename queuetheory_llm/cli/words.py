@@ -10,9 +10,11 @@ from queuetheory_llm.model.arrivals import (
     SlottedArrivals,
 )
 from queuetheory_llm.model.batch_time import BatchTime, Table
+from queuetheory_llm.model.cluster import Instance, WorkflowSystem
 from queuetheory_llm.model.engine import Engine
 from queuetheory_llm.model.lengths import IndependentLengths, LengthLaw, RequestLengths
 from queuetheory_llm.model.network import Network
+from queuetheory_llm.model.workflow import Workflow
 from queuetheory_llm.model.workload import Workload
 
 
@@ -43,6 +45,37 @@ def network_words(network: Network) -> str:
         (len(network.joins), "join"),
     ]
     return ", ".join(f"{count} {_plural(word, count)}" for count, word in counted if count)
+
+
+def workflow_words(workflow: Workflow) -> str:
+    """``12 stages, 1 retry, 17.8 calls a query, 2 tenants``."""
+    calls = f"{float(sum(workflow.visits)):.3g}"
+    stages, tenants = len(workflow.stages), len(workflow.tenants)
+    retries = len(workflow.retries)
+    counted = [
+        f"{stages} {_plural('stage', stages)}",
+        *([f"{retries} {'retry' if retries == 1 else 'retries'}"] if retries else []),
+        f"{calls} {_plural('call', 1 if calls == '1' else 2)} a query",
+        f"{tenants} {_plural('tenant', tenants)}",
+    ]
+    return ", ".join(counted)
+
+
+def cluster_words(system: WorkflowSystem) -> str:
+    """``2 A100, 1 A6000, 1 L40S (batch engines); poisson, 0.5 queries/s``."""
+    arrivals = system.arrivals
+    kinds = list(dict.fromkeys(map(_instance_kind, system.instances)))
+    counts = [f"{each.count} {each.name}" for each in system.instances]
+    if len(kinds) > 1:
+        counts = [f"{said} ({_instance_kind(each)})" for said, each in zip(counts, system.instances, strict=True)]
+    listed = ", ".join(counts) + f" ({kinds[0]})" * (len(kinds) == 1)
+    return f"{listed}; {arrivals.kind}, {float(arrivals.rate):.6g} queries/s"
+
+
+def _instance_kind(instance: Instance) -> str:
+    if instance.engine is not None:
+        return "batch engines"
+    return "classical servers" if instance.speed is not None else "isolated-latency instances"
 
 
 def _plural(word: str, count: int) -> str:

@@ -196,6 +196,27 @@ class TestSeveralEngines:
         _, out, _ = run(capsys, *CHAT, "--engines", "2", "--dispatch", "token-queue")
         assert "dispatch: token-queue over 2 engines" in out
 
+    def test_of_the_fewest_requests_nothing_is_claimed_but_the_bound_of_every_rule(self, capsys):
+        flags = ["--engines", "4", "--dispatch", "least-outstanding"]
+        (found,) = report(capsys, *CHAT, *flags)["results"]
+        assert (found["low"], found["high"]) == (0, pytest.approx(4 * F_BIG))
+        _, out, _ = run(capsys, *CHAT, *flags)
+        assert "no stable rate is proved" in out
+        assert "finds the threshold itself" not in out  # the methods named there know one engine
+
+    @pytest.mark.parametrize(
+        ("rule", "complaint"),
+        [
+            (
+                "hexgen-paper+alpha=0.5",
+                "hexgen-paper weighs seconds at unlike instances; equal engines take random",
+            ),
+            ("least-outstanding+ties=fast", "flags are not for equal engines; write least-outstanding"),
+        ],
+    )
+    def test_rules_that_need_more_than_queues(self, capsys, rule, complaint):
+        assert complaint in refused(capsys, *CHAT, "--engines", "2", "--dispatch", rule)
+
 
 class TestTrace:
     rows = "arrival,prefill,decode\n0,100,5\n1,50,10\n2,0,30\n"

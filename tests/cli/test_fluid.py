@@ -193,3 +193,8 @@ def test_a_path_that_drains_does_not_hide_the_verdict(capsys, tmp_path):
     out, err = capsys.readouterr()
     assert "no overload; the largest load is 0.945, at" in out
     assert "the network is UNSTABLE (fluid)" in err
+
+
+def test_what_theory_leaves_out_is_said_of_the_file(capsys):
+    assert answer(["fluid", "agents-mixed-gpus"]) == 2
+    assert capsys.readouterr().err.startswith("error: agents-mixed-gpus: the join into ")

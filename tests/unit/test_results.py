@@ -15,15 +15,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import queuetheory_llm as qt
+from queuetheory_llm.files.workflow_file import load_workflow
 from queuetheory_llm.fitting import fit_profile
 from queuetheory_llm.model.profile import Profile
+from queuetheory_llm.model.workflow import Tenant
 from queuetheory_llm.plots.classification import render_classification
 from queuetheory_llm.plots.simulation import render_simulation
 from queuetheory_llm.plots.style import figure_of
 from queuetheory_llm.result import Result
+from queuetheory_llm.simulation.alpha_tuning import tune_alpha
+from queuetheory_llm.simulation.cluster_simulation import simulate_cluster
+from queuetheory_llm.simulation.dispatch_limits import simulated_limit
 from queuetheory_llm.simulation.judge import Simulation
+from queuetheory_llm.simulation.slo_throughput import rate_curves, slo_throughput
 from queuetheory_llm.simulation.statistics import second_half
 from queuetheory_llm.simulation.thresholds import simulated_threshold
+from queuetheory_llm.stability.cluster_capacity import cluster_capacity
 from queuetheory_llm.stability.region import outer_region
 from queuetheory_llm.stability.topologies import judge_topologies
 
@@ -37,7 +44,11 @@ SLOTTED = qt.Workload.of(prefill=2, decode=1, arrivals=qt.SlottedArrivals(slot="
 
 
 NETWORK = qt.load_network("lu-kumar")
+AGENTS = qt.load_workflow("agents-mixed-gpus")
 CROWD = qt.RateProfile(times=[0, 10, 20], values=[1, 2, 1])
+
+CLUSTER = load_workflow("two-servers")
+WITH_SLO = attrs.evolve(CLUSTER, workflow=attrs.evolve(CLUSTER.workflow, tenants=[Tenant(name="all", slo_scale=5)]))
 
 MEASURED = Profile(
     tokens=tuple(range(64, 513, 64)),
@@ -69,7 +80,15 @@ EXAMPLES: dict[str, Callable[[], Result]] = {
     "OdePath": lambda: qt.ode_path(NETWORK.fluid_model, {"1": 1}, 3),
     "EngineFluidPath": lambda: qt.engine_fluid(ENGINE, "sarathi", WORKLOAD, (1000, 100)),
     "Overload": lambda: qt.engine_overload(ENGINE, CROWD, WORKLOAD),
+    "ClusterCapacity": lambda: cluster_capacity(AGENTS),
+    "CriticalRetry": lambda: qt.critical_retry(AGENTS),
+    "ReleasedShares": lambda: qt.released_shares(qt.load_workflow("two-servers"), 0.5),
     "NetworkOverload": lambda: qt.network_overload(qt.load_network("tandem").fluid_model, CROWD),
+    "ClusterComparison": lambda: simulate_cluster(CLUSTER, ["random", "random-lp"], queries=50, replications=2),
+    "DispatchLimit": lambda: simulated_limit(CLUSTER, "random-lp", width=0.3, max_queries=1000),
+    "SloThroughput": lambda: slo_throughput(WITH_SLO, "random-lp", width=0.3, queries=50, replications=2),
+    "ServiceCurves": lambda: rate_curves(CLUSTER, ["random-lp"], [1, 2], queries=50, replications=2),
+    "TuningRun": lambda: tune_alpha(CLUSTER, profile=[(100, 1), (100, 2)]),
 }
 
 
