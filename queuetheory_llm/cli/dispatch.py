@@ -103,13 +103,13 @@ def dispatch(
     bench = _Bench(cluster=cluster, rules=rules, runs=runs)
     given = ("queries", "replications", "seed", "profile", *(["rate"] if rate is not None else []))
     with said_of_model(model), said_of_flags(*given), compile_note():
-        comparison = bench.compared()
+        comparison, limits = bench.compared(), bench.limits() if limit else ()
         answer = Answer(
             capacity=bench.capacity,
             full_batches=cluster_capacity(cluster.system, filling=True).rate_limit,
             comparison=comparison,
-            judgements=judge_rules(comparison, rules, log=cluster.log),
-            limits=bench.limits() if limit else (),
+            judgements=judge_rules(comparison, rules, log=cluster.log, limits=limits),
+            limits=limits,
             throughputs=() if share is None else bench.throughputs(share),
             curves=None if curves is None else bench.curves(curves),
             tuning=None if weighed is None else bench.alphas(weighed, limits=limit),

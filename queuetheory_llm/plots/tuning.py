@@ -138,6 +138,7 @@ def _caption(run: TuningRun) -> str:
     if attained[0] is not None and attained[1] is not None:
         met = f" Within the SLO: {100 * attained[0]:.3g} % tuned, {100 * attained[1]:.3g} % not."
     return (
-        "P95 of the queries that came in each stretch; dotted: the moments at which the P95 of the window set off a "
-        f"replay of the recent queries; below, filled: alpha changed, open: kept.{met}"
+        "P95 of the queries that came in each stretch; dotted: the moments at which the P95 had risen or passed the "
+        "SLO, or more queries came than ended, and the recent ones were replayed; below, filled: alpha changed, open: "
+        f"kept.{met}"
     )

@@ -168,7 +168,7 @@ class RuleOutcome:
             "tenants": [each.to_dict() for each in self.tenants],
             "throughput": self.throughput.to_dict(),
             "instances": [
-                {"name": name, "load": load.to_dict(), "share": share}
+                {"name": name, "busy": load.to_dict(), "share": share}
                 for name, load, share in zip(names, self.loads, self.call_shares, strict=True)
             ],
             "ratios": {name: maybe(ratio) for name, ratio in self.ratios.items()},

@@ -5,12 +5,13 @@ Theory, from `stability`, and runs meet here, as in `judge` for one engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 import attrs
 
 from queuetheory_llm.dispatch.view import Dispatcher
+from queuetheory_llm.exact.rounding import upper_limit
 from queuetheory_llm.model.cluster import WorkflowSystem
 from queuetheory_llm.schedulers.queue_order import QueueOrder
 from queuetheory_llm.simulation.cluster_arguments import check_arguments
@@ -31,6 +32,7 @@ def judge_rules(
     *,
     order: QueueOrder | str = "fcfs",
     log: Queries | None = None,
+    limits: Sequence[DispatchLimit] = (),
 ) -> tuple[Judgement, ...]:
     """Verdicts on rules that were run: by `dispatch_verdict` where theory decides, else by the runs.
 
@@ -40,16 +42,30 @@ def judge_rules(
     rules, order, log
         As `simulate_cluster` got them. Of the queries of a log the runs alone speak: theory takes the calls of a query
         as independent, and those of real ones are not.
+    limits : sequence of DispatchLimit
+        Of the rules, one each in their order, where they have been searched: a rate at which the search saw the backlog
+        grow decides what theory and these runs leave open. Of the workflow, so that they say nothing of a log.
 
     Returns
     -------
     tuple of Judgement
         One a rule, in their order.
     """
-    return tuple(
+    found = [
         _judge(comparison.system, rule, comparison[rule.name], theory=log is None)
         for rule in to_cluster_rules(rules, order)
-    )
+    ]
+    if log is None and limits:
+        found = [_beside(judged, limit, comparison.rate) for judged, limit in zip(found, limits, strict=True)]
+    return tuple(found)
+
+
+def _beside(judged: Judgement, limit: DispatchLimit, rate: float) -> Judgement:
+    """The verdict, no longer open where the search of the limit has seen the backlog grow at this rate or below it."""
+    if judged.verdict is not Verdict.UNDECIDED or limit.growing is None or rate < limit.high:
+        return judged
+    reason = f"the search of its limit has seen the backlog grow from {upper_limit(limit.high)} queries/s on"
+    return Judgement(verdict=Verdict.UNSTABLE, basis=Basis.SIMULATION, reason=reason)
 
 
 def _judge(system: WorkflowSystem, rule: ClusterRule, outcome: RuleOutcome, *, theory: bool) -> Judgement:

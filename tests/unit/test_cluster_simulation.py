@@ -3,13 +3,14 @@
 import math
 from fractions import Fraction
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from queuetheory_llm.errors import InvalidInput
-from queuetheory_llm.model.arrivals import ExponentialInterval, PoissonArrivals
+from queuetheory_llm.model.arrivals import ConstantInterval, ExponentialInterval, PoissonArrivals
 from queuetheory_llm.model.batch_time import Staircase
 from queuetheory_llm.model.cluster import Instance, LatencyLaw, WorkflowSystem
 from queuetheory_llm.model.engine import Engine
@@ -20,7 +21,7 @@ from queuetheory_llm.simulation.burst_recovery import LEVEL, Burst
 from queuetheory_llm.simulation.cluster_rule import run_rule, to_cluster_rule
 from queuetheory_llm.simulation.cluster_run import cluster_clock
 from queuetheory_llm.simulation.cluster_simulation import Bench, simulate_cluster
-from queuetheory_llm.simulation.dispatch_judge import dispatch_limit
+from queuetheory_llm.simulation.dispatch_judge import dispatch_limit, judge_rules
 from queuetheory_llm.simulation.dispatch_limits import DispatchLimit, simulated_limit
 from queuetheory_llm.simulation.query_source import Draw, queries_of, taken
 from queuetheory_llm.simulation.query_statistics import Interval, quantile
@@ -443,3 +444,17 @@ class TestIntervals:
         ratio = Interval.of_ratio(2 * base, base)
         assert (ratio.mean, ratio.low, ratio.high) == pytest.approx((2, 2, 2))
         assert Interval.of_ratio(base, np.array([1, 0, 1.0])) is None
+
+
+def test_a_limit_that_was_searched_decides_what_short_runs_leave_open():
+    """Constant work at two servers, where theory has no limit of this rule: between 2, the fast one alone, and 3."""
+    stage, rule = Stage(name="call", work=ConstantInterval(mean=1)), "hexgen-paper+alpha=0.9"
+    system = attrs.evolve(servers(2, 1, rate="2.95"), workflow=Workflow(stages=[stage]))
+    compared = simulate_cluster(system, [rule], queries=100, replications=2)
+    (alone,) = judge_rules(compared, [rule])
+    limit = simulated_limit(system, rule, width=0.05)
+    (beside,) = judge_rules(compared, [rule], limits=[limit])
+    assert limit.high < compared.rate
+    assert (alone.verdict, beside.verdict) == (Verdict.UNDECIDED, Verdict.UNSTABLE)
+    lower = attrs.evolve(compared, rate=float(limit.low))
+    assert judge_rules(lower, [rule], limits=[limit])[0].verdict is Verdict.UNDECIDED
