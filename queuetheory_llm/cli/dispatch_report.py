@@ -383,16 +383,21 @@ def _print_curves(curves: ServiceCurves) -> None:
         [[number(points[0].at, 4), *map(cell, points)] for points in zip(*columns, strict=True)],
         title=f"{what}{at}",
     )
+    if any(each.unstable for points in columns for each in points):
+        say(GROWS + "\n")
 
 
 def _both(point: CurvePoint) -> str:
     met = "" if point.attainment is None else f", {100 * point.attainment.mean:.1f} %"
-    return f"{interval_text(point.p95)}{met}"
+    return f"{interval_text(point.p95)}{'*' if point.unstable else ''}{met}"
 
 
 def _print_alphas(curves: ServiceCurves, at: str) -> None:
     (curve,) = curves.curves
-    rows = [[f"{each.at:g}", interval_text(each.p95), percent_text(each.attainment)] for each in curve.points]
+    rows = [
+        [f"{each.at:g}", interval_text(each.p95) + "*" * each.unstable, percent_text(each.attainment)]
+        for each in curve.points
+    ]
     for row, limit in zip(rows, curves.limits, strict=False):
         row.append(_between(limit))
     print_table(
@@ -400,9 +405,11 @@ def _print_alphas(curves: ServiceCurves, at: str) -> None:
     )
     best = curves.best
     if best is None:
-        say("under every alpha 1 query in 20 had not ended: no P95 to choose by\n")
+        say("under every alpha the rule is unstable or 1 query in 20 had not ended: no P95 to choose by\n")
         return
-    near = [each.at for each in curve.points if _overlap(each.p95, best.p95)]
+    if any(each.unstable for each in curve.points):
+        say(GROWS)
+    near = [each.at for each in curve.points if not each.unstable and _overlap(each.p95, best.p95)]
     also = f"; within its interval: {', '.join(f'{each:g}' for each in near)}" if len(near) > 1 else ""
     say(f"best alpha: {best.at:g}, P95 {interval_text(best.p95)} s{also}\n")
 

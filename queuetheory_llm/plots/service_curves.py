@@ -105,6 +105,12 @@ def _draw_p95(ax: Axes, curves: ServiceCurves) -> None:
         intervals = [each.p95 for each in shown]
         values += [each.mean for each in intervals] + [each.high for each in intervals if each.high is not None]
         _draw_line(ax, number, curve.rule, [each.at for each in shown], intervals, 1.0)
+        grows = [(each.at, each.p95.mean) for each in shown if each.unstable]
+        if grows:
+            ax.plot(
+                *zip(*grows, strict=True), color=PALETTE[number % len(PALETTE)], marker=MARKERS[number % len(MARKERS)],
+                markersize=4, markerfacecolor="white", linestyle="none", zorder=3,
+            )  # fmt: skip
     scale_seconds(ax, values)
     finish(ax, y="P95 (s)")
 
@@ -175,6 +181,8 @@ def _subtitle(curves: ServiceCurves) -> str:
 
 def _caption(curves: ServiceCurves) -> str:
     parts = [_INTERVALS] * (curves.replications > 1)
+    if any(each.unstable for curve in curves.curves for each in curve.points):
+        parts.append("Open marks: unstable there by theory, so that P95 grows with the runs.")
     if any(_endless(curve) for curve in curves.curves) and curves.along != "slo_scale":
         parts.append("P95 is left out where 1 query in 20 had not ended.")
     if curves.limits:

@@ -130,6 +130,12 @@ def dispatch_limit(
     return found if not found.low <= bound < found.high else attrs.evolve(found, high=bound, growing=None)
 
 
+def unstable_above(system: WorkflowSystem, rule: ClusterRule) -> Fraction:
+    """Queries/s above which theory has a rule unstable: its own limit where there is one, else that of every rule."""
+    theory = rule_limit(system, rule.dispatcher, rule.order)
+    return capacity_of(system) if theory is None else _exact(theory.high, 1 + theory.error)
+
+
 def _by_theory(rule: ClusterRule, capacity: Fraction, theory: LimitByTheory) -> DispatchLimit:
     return DispatchLimit(
         rule=rule.name,

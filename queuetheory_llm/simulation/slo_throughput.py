@@ -26,7 +26,7 @@ from queuetheory_llm.simulation.cluster_arguments import check_arguments, number
 from queuetheory_llm.simulation.cluster_bounds import capacity_of, with_split
 from queuetheory_llm.simulation.cluster_rule import ClusterRule, to_cluster_rule, to_cluster_rules
 from queuetheory_llm.simulation.cluster_simulation import QUANTILES, Bench, Progress, Sample, at_rate
-from queuetheory_llm.simulation.dispatch_judge import dispatch_limit
+from queuetheory_llm.simulation.dispatch_judge import dispatch_limit, unstable_above
 from queuetheory_llm.simulation.dispatch_limits import DispatchLimit
 from queuetheory_llm.simulation.queries import Queries
 from queuetheory_llm.simulation.query_statistics import Interval, maybe, quantile
@@ -43,15 +43,19 @@ class CurvePoint:
     p95 : Interval
         Seconds.
     attainment : Interval or None
+    unstable : bool
+        Whether theory has the rule unstable there: what the runs show then grows with their length. Not asked of a log.
     """
 
     at: float
     p95: Interval
     attainment: Interval | None
+    unstable: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {"at": self.at, "p95": self.p95.to_dict(), "attainment": maybe(self.attainment)}
+        met = maybe(self.attainment)
+        return {"at": self.at, "p95": self.p95.to_dict(), "attainment": met, "unstable": self.unstable}
 
 
 @attrs.frozen(kw_only=True)
@@ -149,9 +153,12 @@ class ServiceCurves(Result):
 
     @property
     def best(self) -> CurvePoint | None:
-        """Of one curve, as against alpha, the point of the least P95; None where queries did not end at any."""
+        """Of one curve, as against alpha, the point of the least P95; None where none is left.
+
+        Left out are points where theory has the rule unstable and where queries did not end.
+        """
         (curve,) = self.curves
-        shown = [each for each in curve.points if np.isfinite(each.p95.mean)]
+        shown = [each for each in curve.points if np.isfinite(each.p95.mean) and not each.unstable]
         return min(shown, key=lambda each: each.p95.mean, default=None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -281,6 +288,14 @@ def _point(at: float, samples: Sequence[Sample]) -> CurvePoint:
     return CurvePoint(at=at, p95=p95, attainment=Interval.of_shares([each.attainment() for each in samples]))
 
 
+def _with_edge(points: Iterable[CurvePoint], bench: Bench, rule: ClusterRule) -> tuple[CurvePoint, ...]:
+    """Points of a curve against the rate, those beyond the limit of theory marked."""
+    if bench.log is not None:
+        return tuple(points)
+    edge = unstable_above(bench.system, rule)
+    return tuple(attrs.evolve(each, unstable=each.at > edge) for each in points)
+
+
 def rate_curves(
     system: WorkflowSystem,
     rules: Iterable[ClusterRule | Dispatcher | str],
@@ -316,8 +331,8 @@ def rate_curves(
         part = _part(progress, i, len(places))
         rows.append(bench.at(system.with_rate(rate)).sample_all(named, workers, part))
     curves = tuple(
-        Curve(rule=rule.name, points=tuple(_point(float(rate), row[k]) for rate, row in zip(places, rows, strict=True)))
-        for k, rule in enumerate(named)
+        Curve(rule=rule.name, points=_with_edge(map(_point, map(float, places), column), bench, rule))
+        for rule, column in zip(named, zip(*rows, strict=True), strict=True)
     )
     return _curves("rate", curves, bench, None)
 
@@ -411,7 +426,13 @@ def alpha_curve(
     bench = Bench.of(at_rate(system, rate), queries=queries, replications=replications, seed=seed, log=log)
     parts = 1 + len(rules) * limits
     rows = bench.sample_all(rules, workers, _part(progress, 0, parts))
-    points = tuple(_point(float(alpha), samples) for alpha, samples in zip(places, rows, strict=True))
+    rate_run = bench.system.arrivals.rate
+    points = tuple(
+        attrs.evolve(
+            _point(float(alpha), samples), unstable=log is None and rate_run > unstable_above(bench.system, each)
+        )
+        for alpha, each, samples in zip(places, rules, rows, strict=True)
+    )
     found = []
     for done, each in enumerate(rules * limits, 2):
         found.append(dispatch_limit(system, each, width=width, seed=seed, max_queries=max_queries, workers=workers))

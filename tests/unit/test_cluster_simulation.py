@@ -458,3 +458,13 @@ def test_a_limit_that_was_searched_decides_what_short_runs_leave_open():
     assert (alone.verdict, beside.verdict) == (Verdict.UNDECIDED, Verdict.UNSTABLE)
     lower = attrs.evolve(compared, rate=float(limit.low))
     assert judge_rules(lower, [rule], limits=[limit])[0].verdict is Verdict.UNDECIDED
+
+
+def test_points_beyond_the_limit_of_a_rule_are_marked_and_never_the_best():
+    """Turns fill the slow of two servers at 2 queries/s; at 2.5 alpha 1, the fast one alone, is unstable too."""
+    options = {"queries": 50, "replications": 2}
+    (curve,) = rate_curves(servers(2, 1), ["round-robin"], ["1.9", "2.1"], **options).curves
+    assert [each.unstable for each in curve.points] == [False, True]
+    curves = alpha_curve(servers(2, 1), alphas=[0, 1], rate="2.5", **options)
+    assert [each.unstable for each in curves.curves[0].points] == [False, True]
+    assert curves.best.at == 0
