@@ -146,4 +146,4 @@ def _deficit(idle: Callable[[float], float], fast: float, slow: float) -> float:
     def missing(deficit: float) -> float:
         return deficit - slow * idle(fast + slow - deficit)
 
-    return 0.0 if missing(0.0) >= 0 else float(brentq(missing, 0.0, slow, xtol=1e-300, rtol=1e-15))
+    return 0.0 if missing(0.0) >= 0 else float(brentq(missing, 0.0, slow, xtol=1e-300, rtol=1e-13, maxiter=5000))
