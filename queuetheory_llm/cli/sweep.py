@@ -39,6 +39,7 @@ from queuetheory_llm.errors import InvalidInput
 from queuetheory_llm.files.atomic import check_target, write_atomically
 from queuetheory_llm.files.sweep import Progress
 from queuetheory_llm.files.sweep import sweep as run_sweep
+from queuetheory_llm.files.sweep_store import read_sweep
 from queuetheory_llm.model.dispatch import RANDOM
 from queuetheory_llm.schedulers.registry import name_of
 from queuetheory_llm.simulation.grid import Axis
@@ -248,7 +249,9 @@ def _progress_bar(store: Path | None) -> Iterator[Progress]:
                 yield report
     except KeyboardInterrupt:
         kept = f"are in {store}; the same command goes on from there" if store else "are lost; -o FILE.jsonl keeps them"
-        print_notes([f"interrupted: {done[0]} of {done[1]} points are finished and {kept}"])
+        # The file knows best: an interruption may fall between the line of a point and the report of it.
+        finished = len(read_sweep(store).rows) if store and done[0] and store.exists() else done[0]
+        print_notes([f"interrupted: {finished} of {done[1]} points are finished and {kept}"])
         raise
 
 
